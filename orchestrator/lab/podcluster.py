@@ -30,7 +30,7 @@ NAMESPACE, LABEL, QUEUE = "default", "lab", "lab"
 of Kueue that admits jobs.
 """
 GPU, CPU = "nvidia.com/gpu", "cpu"
-_JOB_NAME, _INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
+_JOB_NAME, _INDEX = "job-name", "batch.kubernetes.io/job-completion-index"
 _KUEUE = "kueue.x-k8s.io/queue-name"
 
 
@@ -107,7 +107,9 @@ class Cluster:
         for job in self.jobs.values():
             self._fill(job)
         # Not job by job, as a scheduler may take pods: two jobs can have half of what each needs.
-        for pod in sorted(self.pods.values(), key=lambda pod: pod["metadata"]["labels"][_INDEX]):
+        for pod in sorted(
+            self.pods.values(), key=lambda pod: pod["metadata"]["annotations"][_INDEX]
+        ):
             if "nodeName" not in pod["spec"] and "deletionTimestamp" not in pod["metadata"]:
                 self._place(pod)
         self.keep()
@@ -123,7 +125,7 @@ class Cluster:
         phases = {"Succeeded": set[str](), "Failed": set[str](), "": set[str]()}
         for pod in mine:
             phase = pod["status"]["phase"]
-            index = pod["metadata"]["labels"][_INDEX]
+            index = pod["metadata"]["annotations"][_INDEX]
             phases[phase if phase in phases else ""].add(index)
         status["failed"] = sum(pod["status"]["phase"] == "Failed" for pod in mine)
         ended = len(phases["Succeeded"]) == spec["completions"]
@@ -139,7 +141,7 @@ class Cluster:
         name, template = job["metadata"]["name"], job["spec"]["template"]
         pod = f"{name}-{index}-{secrets.token_hex(3)[:5]}"
         given = template.get("metadata", {})
-        labels = {**given.get("labels", {}), _JOB_NAME: name, "job-name": name, _INDEX: index}
+        labels = {**given.get("labels", {}), _JOB_NAME: name}
         meta = {"name": pod, "namespace": NAMESPACE, "uid": secrets.token_hex(8), "labels": labels}
         self.pods[pod] = {
             "apiVersion": "v1",

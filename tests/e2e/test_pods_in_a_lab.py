@@ -155,9 +155,9 @@ def pods(controller: Controller) -> dict[str, dict[str, Any]]:
     listed = kubectl(controller, "get", "--raw", "/api/v1/namespaces/default/pods")
     found = json.loads(listed)["items"]
     return {
-        pod["metadata"]["labels"].get(INDEX, ""): pod
+        pod["metadata"]["annotations"][INDEX]: pod
         for pod in found
-        if INDEX in pod["metadata"]["labels"]
+        if INDEX in pod["metadata"].get("annotations", {})
     }
 
 

@@ -23,7 +23,7 @@ from orchestrator.engines.kubernetes.hosts import (
     one_for_each_machine,
     parse_source,
 )
-from orchestrator.engines.kubernetes.pods import obstacle
+from orchestrator.engines.kubernetes.pods import last_event, obstacle
 from orchestrator.engines.kubernetes.request import (
     PodsWanted,
     job_name,
@@ -116,8 +116,7 @@ class KubernetesEngine:
             queue = request.get("queue")
             waiting = [f"the queue {queue} has not admitted it" if queue else "it is suspended"]
         elif not waiting:
-            path = f"events?fieldSelector=involvedObject.name={job}"
-            waiting = [str(event.get("message", "")) for event in namespace.items(path)[-1:]]
+            waiting = last_event(namespace, job)
         return JobState("; ".join([words, *waiting[:4]]))
 
     def find(self, request: PodsWanted, bench_id: str) -> list[str]:
@@ -209,9 +208,11 @@ def _ready(pods: Sequence[dict[str, Any]], container: str) -> tuple[set[str], li
     waiting: list[str] = []
     for pod in pods:
         meta = pod["metadata"]
-        index = meta.get("labels", {}).get(INDEX) or meta.get("annotations", {}).get(INDEX, "")
+        index = meta.get("annotations", {}).get(INDEX)
         if why := obstacle(pod, container):
             waiting.append(f"{meta['name']} {why}")
+        elif index is None:
+            waiting.append(f"{meta['name']} has no index, which needs Kubernetes 1.22 or newer")
         else:
             running.add(index)
     return running, waiting

@@ -22,8 +22,9 @@ from orchestrator.inventory import fold, in_order
 from orchestrator.plural import plural
 
 WORD = "pods"
-JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name")
+JOB_LABEL = "job-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
+"""The label and the annotation of a job's pod, as all versions set them; newer ones set others, too."""
 _GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 """The place of a job among all of a JobSet, since 0.6; else jobs are ordered by their names."""
 _ROLES = (
@@ -114,8 +115,8 @@ def _host(pod: Mapping[str, Any], pods: Pods) -> PodHost:
     meta, spec = pod["metadata"], pod["spec"]
     container = _container(meta, spec, pods.container)
     labels = meta.get("labels", {})
-    job = next((labels[label] for label in JOB_LABELS if label in labels), "")
-    index = labels.get(INDEX, meta.get("annotations", {}).get(INDEX, ""))
+    job = labels.get(JOB_LABEL)
+    index = meta.get("annotations", {}).get(INDEX)
     name = f"{job}-{index}" if job and index else meta["name"]
     gpus = gpus_of(container)
     return PodHost(

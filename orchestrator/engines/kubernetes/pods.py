@@ -33,12 +33,16 @@ def obstacle(pod: Mapping[str, Any], container: str = "") -> str:
 
 def deletion(namespace: Namespace, name: str) -> str:
     """Return what happened to a pod that is not there, as far as Kubernetes remembers it."""
+    return _words("was deleted, or never existed", last_event(namespace, name))
+
+
+def last_event(namespace: Namespace, name: str) -> list[str]:
+    """Return what happened to an object last; nothing if its user may not read events."""
     try:
         events = namespace.items(f"events?fieldSelector=involvedObject.name={name}")
-    except OrchError:  # its user may not read them
-        events = []
-    told = [f"{event.get('reason', '')}, {event.get('message', '')}" for event in events]
-    return _words("was deleted, or never existed", told[-1:])
+    except OrchError:
+        return []
+    return [f"{event.get('reason', '')}, {event.get('message', '')}" for event in events[-1:]]
 
 
 def _words(text: str, reasons: list[str]) -> str:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from orchestrator.documents import Invalid, document_field, read
 from orchestrator.engines.kubernetes.client import Namespace
-from orchestrator.engines.kubernetes.hosts import JOB_LABELS, Pods
+from orchestrator.engines.kubernetes.hosts import JOB_LABEL, Pods
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, nearest
 from orchestrator.plan.option_values import seconds
@@ -173,7 +173,7 @@ class PodsWanted:
 
     def pods(self, job: str, namespace: Namespace) -> Pods:
         """Return the pods of a job."""
-        return Pods(f"{JOB_LABELS[0]}={job}", namespace, self.get("container"))
+        return Pods(f"{JOB_LABEL}={job}", namespace, self.get("container"))
 
     def job(self, bench_id: str, template: Mapping[str, Any]) -> dict[str, Any]:
         """Return the Job of a bench. ``template`` is the pod template of the user, empty without."""
@@ -188,7 +188,7 @@ class PodsWanted:
         spec["restartPolicy"] = "Never"
         spec.setdefault("terminationGracePeriodSeconds", 5)
         # One machine is one node: two pods of a job do not share one.
-        labels = {"matchLabels": {JOB_LABELS[1]: name}}
+        labels = {"matchLabels": {JOB_LABEL: name}}
         apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": labels}
         key = "requiredDuringSchedulingIgnoredDuringExecution"
         spec["affinity"] = {"podAntiAffinity": {key: [apart]}, **spec.get("affinity", {})}

@@ -37,8 +37,9 @@ def pod(name: str, machine: str = "", phase: str = "Running", **labels: str) -> 
 
 
 def of_job(index: int, suffix: str, phase: str = "Running") -> dict[str, Any]:
-    labels = {hosts.JOB_LABELS[0]: "train", hosts.INDEX: str(index)}
-    return pod(f"train-{index}-{suffix}", phase=phase, **labels)
+    found = pod(f"train-{index}-{suffix}", phase=phase, **{hosts.JOB_LABEL: "train"})
+    found["metadata"]["annotations"] = {hosts.INDEX: str(index)}
+    return found
 
 
 def list_hosts(
