@@ -29,7 +29,7 @@ def logs(
         typer.Argument(
             metavar="RUN",
             autocompletion=complete.runs,
-            help="Id of a run. Default: the newest run of the latest bench.",
+            help="Id of a run, or a bench, for its newest run. Default: the latest bench.",
         ),
     ] = "",
     rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log to print.")] = 0,
@@ -74,8 +74,7 @@ def logs(
         else:
             other = "--rank"
         raise ConfigError(f"expected it without {other}, got both", where="--all")
-    directory = find_bench("")
-    chosen = _run(directory, run)
+    directory, chosen = _find_run(run)
     placement = read_manifest(chosen).placement
     wanted = range(placement.world_size) if everything else range(rank, rank + 1)
     ranks = {}
@@ -107,20 +106,20 @@ def logs(
             typer.echo(f"{hosts} {names}: no line{other}", err=True)
 
 
-def _run(directory: BenchDir, run: str) -> RunDir:
-    """Return a run of a bench by its id, the newest one for an empty text. Raises ConfigError."""
+def _find_run(name: str) -> tuple[BenchDir, RunDir]:
+    """Return a run of the project by its id, or the newest one of a bench, with its bench. Raises
+    ConfigError.
+    """
     from orchestrator.errors import ConfigError
+    from orchestrator.record import BenchDir, Project
 
-    runs = {run_dir.run_id: run_dir for run_dir in directory.runs()}
-    if run and run not in runs:
-        raise ConfigError(
-            f"no run {run!r} in bench {directory.path.name}",
-            where="run",
-            hint=f"it has {', '.join(runs)}",
-        )
+    manifests = Project.here(os.environ).runs.glob("*/*/manifest.json") if name else ()
+    bench = next((path.parents[1] for path in manifests if path.parent.name == name), None)
+    directory = BenchDir.open(bench) if bench else find_bench(name)
+    runs = [run for run in directory.runs() if not bench or run.run_id == name]
     if not runs:
         raise ConfigError("no run has started yet", where=str(directory.path))
-    return runs[run] if run else list(runs.values())[-1]
+    return directory, runs[-1]
 
 
 def _pieces(

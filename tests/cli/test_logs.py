@@ -41,6 +41,7 @@ def test_equal_lines_of_all_ranks_are_printed_once_with_the_ranks_that_have_them
             "node2 rank-2.out: bye",
         ],
     )
+    assert orch("logs", "b1", "--all").stdout == shown.stdout
     assert orch("logs", "--all", "--err").stdout == "node[1-2] node.err: no banner\n"
     one = orch("logs", "--rank", "2")
     assert one.stdout.splitlines()[1] == "node2 rank-2.out: ring of \\x1b3"
@@ -48,3 +49,9 @@ def test_equal_lines_of_all_ranks_are_printed_once_with_the_ranks_that_have_them
     assert empty.stderr == "node1 rank-1.out: no line; --err prints standard error\n"
     refused = orch("logs", "--all", "--follow")
     assert refused.returncode == 2 and "--all: expected it without --follow" in refused.stderr
+
+    BenchDir.create(tmp_path / "runs", record | {"bench_id": "b2", "created": "2025-01-02"})
+    assert orch("logs", "r1", "--all").stdout == shown.stdout
+    assert "no run has started yet" in orch("logs", "b2").stderr
+    missing = orch("logs", "r3")
+    assert missing.returncode == 2 and "no bench 'r3'" in missing.stderr, missing
