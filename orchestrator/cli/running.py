@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.errors import OrchError
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.record import BenchDir, Project, RunDir
+    from orchestrator.record.submission import Submission
 
 
 def status(
@@ -202,37 +204,66 @@ def _stop_controller(bench: BenchDir, *, quiet: bool) -> None:
         time.sleep(0.05)
 
 
-def _cancel_job(bench: str, *, quiet: bool) -> bool:
-    """End a bench that has submitted a job by ending the job, even if it still waits, and return
-    True.
+def _find_job(bench: str) -> Submission | None:
+    """Return the job that a bench has submitted, if it has not ended it yet."""
+    from orchestrator.record import Project
+    from orchestrator.record.submission import submission
 
-    All processes of a bench are in the steps of its job. Raises RunError if the job cannot be
-    ended.
-    """
+    project = Project.here(os.environ)
+    return submission(project, bench) or submission(project, bench_path(bench).name)
+
+
+def _stop_waiting(job: Submission, *, quiet: bool) -> None:
+    """Send SIGTERM to the controller that waits for a job or uses it, and wait for its end."""
     import signal
 
+    if not job.is_attended:
+        return
+    typer.echo(f"stopping its controller: process {job.process}", err=quiet)
+    os.kill(job.process, signal.SIGTERM)
+    deadline = time.monotonic() + _CONTROLLER_STOPS_S
+    while job.is_attended and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _end_job(job: Submission) -> None:
+    """End the job of a bench, and with it all its processes. Raises RunError if it cannot be ended."""
     from orchestrator.cli.job import give_up
     from orchestrator.errors import RunError
     from orchestrator.record import Project
     from orchestrator.record.submission import submission
 
     project = Project.here(os.environ)
-    known = submission(project, bench) or submission(project, bench_path(bench).name)
-    if known is None:
-        return False
-    if known.is_attended:
-        typer.echo(f"stopping its controller: process {known.process}", err=quiet)
-        os.kill(known.process, signal.SIGTERM)
-        deadline = time.monotonic() + _CONTROLLER_STOPS_S
-        while known.is_attended and time.monotonic() < deadline:
-            time.sleep(0.05)
-    give_up(project, known.bench_id, of_anyone=True)
-    if left := submission(project, known.bench_id):
+    give_up(project, job.bench_id, of_anyone=True)
+    if left := submission(project, job.bench_id):
         raise RunError(
             f"job {left.job} of bench {left.bench_id} is not proven to have ended",
             kind="not_verified",
         )
-    return True
+
+
+def _holds_logs(job: Submission) -> bool:
+    """Whether a bench has runs whose logs are deleted with its job."""
+    from orchestrator.record import BenchDir, Project
+    from orchestrator.record.submission import submission
+
+    project = Project.here(os.environ)
+    path = project.runs / job.bench_id
+    return (
+        submission(project, job.bench_id) is not None
+        and (path / "bench.json").exists()
+        and BenchDir.open(path).record().logs_go_with_job
+    )
+
+
+def _collect(bench: str) -> None:
+    import sys
+    from contextlib import redirect_stdout
+
+    from orchestrator.cli.collect import collect
+
+    with redirect_stdout(sys.stderr):
+        collect(bench)
 
 
 def cancel(
@@ -253,6 +284,22 @@ def cancel(
     """Stop all runs on every node, or one bench and its controller, and verify that no process is
     left.
     """
+    job = _find_job(bench) if bench else None
+    if job is None:
+        _stop_runs(hosts, exclude, accept_new, bench, as_json)
+        return
+    _stop_waiting(job, quiet=as_json)
+    with ExitStack() as after:
+        after.callback(_end_job, job)
+        if _holds_logs(job):
+            after.callback(_collect, bench)  # first
+            _stop_runs(hosts, exclude, accept_new, bench, as_json)
+        elif as_json:
+            print_json({"nodes": [], "stopped": {}, "errors": []})
+
+
+def _stop_runs(hosts: str, exclude: str, accept_new: bool, bench: str, as_json: bool) -> None:
+    """Stop runs on nodes: those of a bench, or all. Raises Faults if one may not have ended."""
     from orchestrator.errors import Faults
     from orchestrator.inventory import fold
     from orchestrator.nodes.fanout import each
@@ -260,10 +307,6 @@ def cancel(
     from orchestrator.record.bench_record import find_inventory
     from orchestrator.report.text import one_line
 
-    if bench and _cancel_job(bench, quiet=as_json):
-        if as_json:
-            print_json({"nodes": [], "stopped": {}, "errors": []})
-        return
     runs: list[str | None] = [None]
     source_of = ""
     if bench:

@@ -252,6 +252,22 @@ def test_benches_whose_pods_wait_can_be_given_up(controller: Controller) -> None
     assert_nothing_is_left(controller)
 
 
+def test_a_cancelled_bench_without_a_controller_has_its_logs_home_before_its_pods_go(
+    controller: Controller,
+) -> None:
+    process = starting(controller)
+    process.kill()
+    controller.end(process, 60)
+    done = controller.orch("cancel", controller.bench.name, timeout_s=90)
+    assert done.code == 0 and "no orch processes left on" in done.out, done
+    (run,) = controller.runs
+    for name in ("rank-0.out", "rank-1.out"):
+        (log,) = run.glob(f"logs/*/{name}")
+        assert b"orch step=" in log.read_bytes() or name != "rank-0.out"
+    assert len(list(run.glob("logs/*/exit.json"))) == 2
+    assert_nothing_is_left(controller)
+
+
 def test_a_bench_whose_kubectls_and_whose_controller_are_killed_goes_on_in_its_pods(
     controller: Controller,
 ) -> None:
