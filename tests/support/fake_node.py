@@ -277,8 +277,10 @@ class FakeNode:
         }
         facts = {
             "hostname": self.host.name, "boot_id": self.boot_id, "kernel": "6.1.0", "machine": "x86_64", "user": "u",
-            "runner_python": "3.11.2", "cpu": "a processor", "cores": 8, "memory_bytes": 1 << 34, "workdir": str(self.root),
-            "disk_free_bytes": 1 << 34, "disk_error": None, "shm_bytes": 1 << 33, "time": time.time(), "ports_busy": [],
+            "runner_python": "3.11.2", "cpu": "a processor", "cores": 8, "cpu_limit": None,
+            "memory_bytes": 1 << 34, "workdir": str(self.root),
+            "disk_free_bytes": 1 << 34, "disk_error": None, "shm_bytes": 1 << 33, "verbs": 0,
+            "time": time.time(), "ports_busy": [],
             "limits": {name: [None, None] for name in ("memlock", "nofile", "nproc", "core")},
             "framework": {"python": "3.11.2"}, "imported": True, "hostname_addresses": [self.host.address], "programs": {},
             "held_by": None, "workdir_first": f"{self.host.name} in {capture}", "disk_free_inodes": None,
