@@ -28,7 +28,6 @@ from tests.support.pods import no_pods
 pytestmark = [
     pytest.mark.skipif(bool(no_pods()), reason=no_pods()),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-    pytest.mark.timeout(300),
 ]
 
 
@@ -283,7 +282,14 @@ def test_a_bench_whose_kubectls_and_whose_controller_are_killed_goes_on_in_its_p
     def reattached() -> list[str]:
         return sorted(e["host"] for e in controller.events() if e["event"] == "reattached")
 
-    judge.wait_for(lambda: reattached() == names, 60, "they are not reattached")
+    judge.wait_for(
+        lambda: reattached() == names or process.poll() is not None, 60, "they are not reattached"
+    )
+    if process.poll() is not None:
+        done = controller.end(process, 60)
+        assert "no sign of life for" in done.err, done
+        assert_nothing_is_left(controller)
+        pytest.skip("the machine is too busy: silence was noticed before the connection was back")
     process.kill()
     controller.end(process, 60)
     known = {index: pod["metadata"]["name"] for index, pod in pods(controller).items()}
