@@ -123,11 +123,12 @@ def listed(controller: Controller, group: str, kind: str) -> list[dict[str, Any]
 
 def pods(controller: Controller) -> dict[str, dict[str, Any]]:
     """Return the pods of jobs by job and index."""
-    found = [
-        pod for pod in listed(controller, "/api/v1", "pods") if INDEX in pod["metadata"]["labels"]
-    ]
-    labels = [pod["metadata"]["labels"] for pod in found]
-    return {f"{one['job-name']}-{one[INDEX]}": pod for one, pod in zip(labels, found, strict=True)}
+    found = {}
+    for pod in listed(controller, "/api/v1", "pods"):
+        index = pod["metadata"].get("annotations", {}).get(INDEX)
+        if index is not None:
+            found[f"{pod['metadata']['labels']['job-name']}-{index}"] = pod
+    return found
 
 
 def relays(lab: Lab) -> list[int]:

@@ -130,7 +130,9 @@ def test_in_a_step_the_end_of_the_job_cancels_the_run(
     step, _ = spawner(machine)
     relay, _ = started_by(machine, "7")
     (rank,) = bearing(RUN)
-    variables = Path(f"/proc/{rank}/environ").read_bytes()
+    environment = Path(f"/proc/{rank}/environ")
+    judge.wait_for(lambda: bool(environment.read_bytes()), 5, "its program is not loaded")
+    variables = environment.read_bytes()
     assert b"SLURM_JOB_ID=7" in variables and b"SLURM_PROCID" not in variables
     for process in (
         step.process,
