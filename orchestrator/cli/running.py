@@ -28,6 +28,8 @@ from orchestrator.plural import plural
 _CONTROLLER_STOPS_S = 60.0
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.errors import OrchError
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.record import BenchDir, Project, RunDir
@@ -199,8 +201,12 @@ def _stop_controller(bench: BenchDir, *, quiet: bool) -> None:
     if process is None or not process.signal(signal.SIGTERM):
         return
     typer.echo(one_line(f"stopping its controller: {process}"), err=quiet)
+    _wait_for_end(lambda: holder(bench) is not None)
+
+
+def _wait_for_end(lives: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _CONTROLLER_STOPS_S
-    while holder(bench) is not None and time.monotonic() < deadline:
+    while lives() and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
@@ -221,9 +227,7 @@ def _stop_waiting(job: Submission, *, quiet: bool) -> None:
         return
     typer.echo(f"stopping its controller: process {job.process}", err=quiet)
     os.kill(job.process, signal.SIGTERM)
-    deadline = time.monotonic() + _CONTROLLER_STOPS_S
-    while job.is_attended and time.monotonic() < deadline:
-        time.sleep(0.05)
+    _wait_for_end(lambda: job.is_attended)
 
 
 def _end_job(job: Submission) -> None:

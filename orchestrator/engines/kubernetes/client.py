@@ -70,10 +70,11 @@ class Namespace:
         """
         if name and context:
             return cls(name, context)
-        chosen = [f"--context={context}"] if context else []
         wanted = '{.contexts[0].name}{"\\n"}{.contexts[0].context.namespace}'
         try:
-            text = _call([*chosen, "config", "view", "--minify", f"--output=jsonpath={wanted}"])
+            text = _call(
+                [*_of_context(context), "config", "view", "--minify", f"--output=jsonpath={wanted}"]
+            )
         except RunError as error:
             if context or error.kind == "interrupted":
                 raise
@@ -83,8 +84,7 @@ class Namespace:
 
     def argv(self, *words: str) -> list[str]:
         """Return a command line of kubectl for this namespace."""
-        chosen = [f"--context={self.context}"] if self.context else []
-        return [program(), *chosen, f"--namespace={self.name}", *words]
+        return [program(), *_of_context(self.context), f"--namespace={self.name}", *words]
 
     def get(self, path: str, *, timeout_s: float = _ANSWER_S) -> dict[str, Any] | None:
         """Return an object of the namespace, such as ``pods/NAME``; None if there is none."""
@@ -145,9 +145,8 @@ class Namespace:
         whole = path if path.startswith("/") else f"{group}/namespaces/{self.name}/{path}"
         words = [verb, "--raw", whole, f"--request-timeout={timeout_s:g}s"]
         words += [] if body is None else ["--filename=-"]
-        chosen = [f"--context={self.context}"] if self.context else []
         data = b"" if body is None else json.dumps(body).encode()
-        text = _call([*chosen, *words], data, timeout_s=timeout_s + 5)
+        text = _call([*_of_context(self.context), *words], data, timeout_s=timeout_s + 5)
         try:
             value = json.loads(text)
             assert isinstance(value, dict)
@@ -155,6 +154,10 @@ class Namespace:
             message = f"expected an object, got {text[:80]!r}"
             raise RunError(message, kind="result_invalid", where="Kubernetes") from None
         return value
+
+
+def _of_context(context: str) -> list[str]:
+    return [f"--context={context}"] if context else []
 
 
 def own_words(text: str) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from orchestrator import yamlfile
 from orchestrator.engines.kubernetes import client
@@ -106,7 +105,7 @@ class KubernetesEngine:
             if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
                 told = [condition["type"], condition.get("reason"), condition.get("message")]
                 return JobState(", ".join(filter(None, told)), is_over=True)
-        pods = _pods(request.pods(job, namespace))
+        pods = request.pods(job, namespace).items()
         running, waiting = _ready(pods, request.get("container"))
         if len(running) == request.count:
             return JobState("RUNNING", is_ready=True)
@@ -131,7 +130,7 @@ class KubernetesEngine:
     def find_rest(self, request: PodsWanted, job: str) -> str:
         """Return the pods of a job that are still there."""
         namespace = request.namespace()
-        names = [pod["metadata"]["name"] for pod in _pods(request.pods(job, namespace))]
+        names = [pod["metadata"]["name"] for pod in request.pods(job, namespace).items()]
         if names:
             return f"there with {', '.join(names[:4])}"
         return "there" if namespace.get(f"jobs/{job}") else ""
@@ -196,10 +195,6 @@ def _write(pods: Pods, path: Path, project: Project, base: Base, say: Say) -> tu
 def _template(request: PodsWanted) -> dict[str, Any]:
     path = request.get("template")
     return read_template(yamlfile.load(Path(path)).value, path) if path else {}
-
-
-def _pods(pods: Pods) -> list[dict[str, Any]]:
-    return pods.namespace.items(f"pods?labelSelector={quote(pods.selector)}")
 
 
 def _ready(pods: Sequence[dict[str, Any]], container: str) -> tuple[set[str], list[str]]:

@@ -46,14 +46,17 @@ class Pods:
     namespace: Namespace
     container: str = ""
 
+    def items(self) -> list[dict[str, Any]]:
+        """Return the pods as Kubernetes describes them."""
+        return self.namespace.items(f"pods?labelSelector={quote(self.selector)}")
+
     def list_hosts(self) -> list[PodHost]:
         """Return the pods as hosts, in their order. Raises ConfigError if there are none, or some of
         them do not run yet.
         """
-        query = f"pods?labelSelector={quote(self.selector)}"
         where = f"pods with {self.selector} in namespace {self.namespace.name}"
         found, waiting = {}, []
-        for pod in self.namespace.items(query):
+        for pod in self.items():
             is_over = pod["status"].get("phase") in ("Succeeded", "Failed")
             if is_over or "deletionTimestamp" in pod["metadata"]:
                 continue  # another pod may have its place
