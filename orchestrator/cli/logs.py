@@ -116,7 +116,8 @@ def _find_run(name: str) -> tuple[BenchDir, RunDir]:
     manifests = Project.here(os.environ).runs.glob("*/*/manifest.json") if name else ()
     bench = next((path.parents[1] for path in manifests if path.parent.name == name), None)
     directory = BenchDir.open(bench) if bench else find_bench(name)
-    runs = [run for run in directory.runs() if not bench or run.run_id == name]
+    known = directory.runs(superseded=bool(bench))
+    runs = [run for run in known if not bench or run.run_id == name]
     if not runs:
         raise ConfigError("no run has started yet", where=str(directory.path))
     return directory, runs[-1]

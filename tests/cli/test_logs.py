@@ -14,6 +14,7 @@ def test_equal_lines_of_all_ranks_are_printed_once_with_the_ranks_that_have_them
     tmp_path: Path,
 ) -> None:
     record = {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1"], "inventory": "gone.yaml"}
+    record |= {"superseded": {"r0": "r1"}}
     bench = BenchDir.create(tmp_path / "runs", record)
 
     def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
@@ -26,6 +27,7 @@ def test_equal_lines_of_all_ranks_are_printed_once_with_the_ranks_that_have_them
         logs[0]["node.err"], logs[1]["node.err"] = "no banner\n", "no banner\n"
 
     build(bench, "r1", change)
+    build(bench, "r0", change)
 
     def orch(*words: str) -> Any:
         return commands.orch(tmp_path, *words, environment={"ORCH_PROJECT": str(tmp_path)})
@@ -52,6 +54,7 @@ def test_equal_lines_of_all_ranks_are_printed_once_with_the_ranks_that_have_them
 
     BenchDir.create(tmp_path / "runs", record | {"bench_id": "b2", "created": "2025-01-02"})
     assert orch("logs", "r1", "--all").stdout == shown.stdout
+    assert orch("logs", "r0", "--all").stdout == shown.stdout
     assert "no run has started yet" in orch("logs", "b2").stderr
     missing = orch("logs", "r3")
     assert missing.returncode == 2 and "no bench 'r3'" in missing.stderr, missing
