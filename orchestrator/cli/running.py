@@ -248,6 +248,7 @@ def _end_job(job: Submission) -> None:
 
 def _holds_logs(job: Submission) -> bool:
     """Whether a bench has runs whose logs are deleted with its job."""
+    from orchestrator.engines.listing import logs_go_with_job
     from orchestrator.record import BenchDir, Project
     from orchestrator.record.submission import submission
 
@@ -256,7 +257,7 @@ def _holds_logs(job: Submission) -> bool:
     return (
         submission(project, job.bench_id) is not None
         and (path / "bench.json").exists()
-        and BenchDir.open(path).record().logs_go_with_job
+        and logs_go_with_job(BenchDir.open(path).record())
     )
 
 

@@ -18,6 +18,7 @@ from orchestrator.controller.reattach import Trace, find
 from orchestrator.controller.root_cause import with_cause
 from orchestrator.controller.spares import find_lost_hosts
 from orchestrator.controller.stage import Stage
+from orchestrator.engines.listing import logs_go_with_job
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each
@@ -288,7 +289,7 @@ class Campaign:
         hosts = [slot.host for slot in plan.placement.slots]
         # Asking a node that has just been given up would only cost another timeout.
         nodes = self.stage.cluster.nodes
-        back_s = _BACK_S if outcome.released and self.bench.record().logs_go_with_job else 0.0
+        back_s = _BACK_S if outcome.released and logs_go_with_job(self.bench.record()) else 0.0
         reachable = [
             host
             for host in hosts

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.engines.protocol import Base, Engine, Say
     from orchestrator.inventory import Inventory
     from orchestrator.record import Project
+    from orchestrator.record.bench_record import BenchRecord
 
 NAMES = ("slurm", "kubernetes")
 """The engines, each an option of ``orch bench``."""
@@ -25,6 +26,11 @@ def open_engine(name: str) -> Engine:
     from orchestrator.engines.kubernetes.engine import KubernetesEngine
 
     return KubernetesEngine()
+
+
+def logs_go_with_job(record: BenchRecord) -> bool:
+    """Whether the logs of a bench that are still on its nodes are lost when its job is over."""
+    return bool(record.job) and open_engine(record.engine).logs_go_with_job
 
 
 def engine_of(source: str) -> Engine | None:

@@ -67,6 +67,9 @@ class Engine(Protocol):
     name: str
     """The option that asks for it, without dashes, and the head of its messages."""
 
+    logs_go_with_job: bool
+    """Whether nothing is left of a node when its job is over, as of a pod."""
+
     def request(self, text: str, nodes: int, spares: int) -> Request:
         """Return what the text of the option asks for. Raises ConfigError."""
 

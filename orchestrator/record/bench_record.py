@@ -160,11 +160,6 @@ class BenchRecord:
         return {key: new.get(key, "" if key == "label" else []) for key in changed}
 
     @property
-    def logs_go_with_job(self) -> bool:
-        """Whether nothing is left of a node when the job of the bench is over: of a pod."""
-        return bool(self.job) and self.engine == "kubernetes"
-
-    @property
     def created_order(self) -> tuple[float, str]:
         """A key that sorts benches by creation time; an early version wrote seconds instead of a
         date.

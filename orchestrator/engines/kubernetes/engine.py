@@ -42,6 +42,7 @@ class KubernetesEngine:
     """Jobs of Kubernetes by kubectl."""
 
     name = "kubernetes"
+    logs_go_with_job = True
 
     def request(self, text: str, nodes: int, spares: int) -> PodsWanted:
         """Return the pods that the option asks for; a template is read, so that its faults are

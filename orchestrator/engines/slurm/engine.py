@@ -41,6 +41,7 @@ class SlurmEngine:
     """Jobs of Slurm by its own programs."""
 
     name = "slurm"
+    logs_go_with_job = False
 
     def request(self, text: str, nodes: int, spares: int) -> JobWanted:
         """Return the job that options of sbatch ask for."""
