@@ -20,7 +20,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from orchestrator.lab import namespaces
+from orchestrator.lab import namespaces, podrights
 from orchestrator.lab.podcluster import NAMESPACE, Cluster, Object, now
 from orchestrator.lab.state import Lab, LabNode, read
 
@@ -64,6 +64,7 @@ class Server:
     def __init__(self, cluster: Cluster, tokens: Mapping[str, str]) -> None:
         self.cluster = cluster
         self.tokens = tokens
+        self.rights = set[podrights.Right]()
 
     def application(self) -> web.Application:
         """Return the application with all paths that kubectl asks for."""
@@ -86,6 +87,7 @@ class Server:
             ("PATCH", pods + "/{name}/status", self._patch_status),
             ("POST", pods + "/{name}/eviction", self._evict),
             ("GET", pods + "/{name}/exec", self._exec),
+            ("POST", pods + "/{name}/exec", self._exec),
             ("GET", "/api/v1/namespaces/{ns}/events", self._list_events),
             ("GET", jobs, self._list_jobs),
             ("POST", jobs, self._create_job),
@@ -94,6 +96,7 @@ class Server:
         ]
         for method, path, handler in routes:
             application.router.add_route(method, path, handler)
+            self.rights.add(podrights.of_route(method, path))
         return application
 
     def role(self, request: web.Request) -> str:
@@ -105,11 +108,10 @@ class Server:
         role = self.role(request)
         if not role:
             return _failure(401, "Unauthorized", "Unauthorized")
-        if role == "stranger" and "reviews" not in request.path:
-            return _failure(403, "Forbidden", f'User "{role}" cannot do this in "{NAMESPACE}"')
-        is_exec = request.path.endswith("/exec")
-        if role != "admin" and (is_exec or request.method in ("DELETE", "PATCH")):
-            return _failure(403, "Forbidden", f'User "{role}" cannot do this in "{NAMESPACE}"')
+        resource = request.match_info.route.resource
+        right = podrights.of_route(request.method, resource.canonical if resource else "/")
+        if not podrights.has_right(role, right):
+            return _failure(403, "Forbidden", f'User "{role}" cannot {" ".join(right)}')
         response: web.StreamResponse = await handler(request)
         return response
 
@@ -136,12 +138,14 @@ class Server:
 
     async def _review(self, request: web.Request) -> web.Response:
         if "protobuf" in request.content_type:  # of kubectl auth can-i
-            return _failure(415, "UnsupportedMediaType", "only JSON is understood")
-        body = await request.json()
-        asked = body["spec"].get("resourceAttributes", {})
-        role, is_read = self.role(request), asked.get("verb") in ("get", "list")
-        allowed = role == "admin" or role == "viewer" and is_read
-        return web.json_response({**body, "status": {"allowed": allowed}}, status=201)
+            spec = podrights.read_protobuf(await request.read())
+        else:
+            spec = (await request.json())["spec"]
+        right = podrights.of_review(spec)
+        allowed = right in self.rights and podrights.has_right(self.role(request), right)
+        kind = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
+        answer = {**kind, "metadata": {}, "spec": spec, "status": {"allowed": allowed}}
+        return web.json_response(answer, status=201)
 
     async def _list_pods(self, request: web.Request) -> web.Response:
         pods = self.cluster.every_pod().values() if request.match_info["ns"] == NAMESPACE else []

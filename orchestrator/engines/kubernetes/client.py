@@ -127,11 +127,11 @@ class Namespace:
         answer = self._request("create", _REVIEW, body)
         if answer["status"].get("allowed") is not True:
             named = f"{resource}/{subresource}" if subresource else resource
-            hint = (
-                f"kubectl auth can-i {verb} {named} --namespace={self.name} says the same; {_ROLE}"
-            )
+            # For kubectl, pods/exec is the pod with the name exec.
+            words = f"{resource} --subresource={subresource}" if subresource else resource
+            same = f"kubectl auth can-i {verb} {words} --namespace={self.name} says the same"
             message = f"expected the right to {verb} {named} in namespace {self.name}, got none"
-            raise ConfigError(message, where="Kubernetes", hint=hint)
+            raise ConfigError(message, where="Kubernetes", hint=f"{same}; {_ROLE}")
 
     def _request(
         self,

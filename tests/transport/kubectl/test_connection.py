@@ -36,7 +36,8 @@ def host(server: PodServer, **variables: str) -> Host:
 def test_a_user_who_may_run_no_commands_is_told_which_right_is_missing(server: PodServer) -> None:
     with pytest.raises(ConfigError, match="expected the right to create pods/exec") as caught:
         KubectlConnector().connect(host(server, kube_context="viewer"))
-    assert "kubectl auth can-i create pods/exec --namespace=default" in caught.value.hint
+    said = "kubectl auth can-i create pods --subresource=exec --namespace=default"
+    assert said in caught.value.hint
 
 
 def test_a_pod_a_context_and_a_server_that_do_not_exist_are_named(server: PodServer) -> None:
