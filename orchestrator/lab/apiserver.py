@@ -21,7 +21,8 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from orchestrator.lab import namespaces, podrights
-from orchestrator.lab.podcluster import NAMESPACE, Cluster, Object, now
+from orchestrator.lab.podcluster import NAMESPACE, Cluster
+from orchestrator.lab.podtables import Object, table, timestamp
 from orchestrator.lab.state import Lab, LabNode, read
 
 _STDIN, _STDOUT, _STDERR, _STATUS, _CLOSED = 0, 1, 2, 3, 255
@@ -56,6 +57,20 @@ def _selected(objects: Iterable[Object], selector: str) -> list[Object]:
         for item in objects
         if all(item["metadata"].get("labels", {}).get(name) == value for name, value in wanted)
     ]
+
+
+def _listed(request: web.Request, kind: str, version: str, found: list[Object]) -> web.Response:
+    if _wants_table(request):
+        return web.json_response(table(kind, found, timestamp()))
+    return web.json_response({"kind": f"{kind}List", "apiVersion": version, "items": found})
+
+
+def _shown(request: web.Request, kind: str, found: Object) -> web.Response:
+    return web.json_response(table(kind, [found], timestamp()) if _wants_table(request) else found)
+
+
+def _wants_table(request: web.Request) -> bool:
+    return "as=Table;v=v1;" in request.headers.get("Accept", "")
 
 
 class Server:
@@ -150,14 +165,15 @@ class Server:
     async def _list_pods(self, request: web.Request) -> web.Response:
         pods = self.cluster.every_pod().values() if request.match_info["ns"] == NAMESPACE else []
         chosen = _selected(pods, request.query.get("labelSelector", ""))
-        return web.json_response({"kind": "PodList", "apiVersion": "v1", "items": chosen})
+        return _listed(request, "Pod", "v1", chosen)
 
     def _pod(self, request: web.Request) -> Object | None:
         return self.cluster.every_pod().get(request.match_info["name"])
 
     async def _get_pod(self, request: web.Request) -> web.Response:
         pod = self._pod(request)
-        return web.json_response(pod) if pod else _missing("pods", request.match_info["name"])
+        name = request.match_info["name"]
+        return _shown(request, "Pod", pod) if pod else _missing("pods", name)
 
     async def _delete_pod(self, request: web.Request) -> web.Response:
         if (pod := self._pod(request)) is None:
@@ -193,7 +209,7 @@ class Server:
 
     async def _list_jobs(self, request: web.Request) -> web.Response:
         chosen = _selected(self.cluster.jobs.values(), request.query.get("labelSelector", ""))
-        return web.json_response({"kind": "JobList", "apiVersion": "batch/v1", "items": chosen})
+        return _listed(request, "Job", "batch/v1", chosen)
 
     async def _create_job(self, request: web.Request) -> web.Response:
         job = await request.json()
@@ -203,7 +219,11 @@ class Server:
         if not job["spec"]["template"]["spec"]["containers"][0].get("image"):
             where = "spec.template.spec.containers[0].image: Required value"
             return _failure(422, "Invalid", f'Job.batch "{name}" is invalid: {where}')
-        own = {"namespace": NAMESPACE, "uid": secrets.token_hex(8), "creationTimestamp": now()}
+        own = {
+            "namespace": NAMESPACE,
+            "uid": secrets.token_hex(8),
+            "creationTimestamp": timestamp(),
+        }
         job["metadata"].update(own)
         job["status"] = {}
         self.cluster.jobs[name] = job
@@ -213,7 +233,7 @@ class Server:
     async def _get_job(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         job = self.cluster.jobs.get(name)
-        return web.json_response(job) if job else _missing("jobs.batch", name)
+        return _shown(request, "Job", job) if job else _missing("jobs.batch", name)
 
     async def _delete_job(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]

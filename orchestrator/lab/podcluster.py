@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from typing import Any
 from orchestrator.files import write_atomic
 from orchestrator.lab import loopback, machine, namespaces
 from orchestrator.lab.identity import session_environment
+from orchestrator.lab.podtables import Object, timestamp
 from orchestrator.lab.state import Lab, LabNode
 from orchestrator.procs import is_same_process, start_ticks
 
-Object = dict[str, Any]
 NAMESPACE, LABEL, QUEUE = "default", "lab", "lab"
 """Where the pods are, the label ``app`` of those that are the nodes themselves, and the one queue
 of Kueue that admits jobs.
@@ -32,11 +31,6 @@ of Kueue that admits jobs.
 GPU, CPU = "nvidia.com/gpu", "cpu"
 _JOB_NAME, _INDEX = "job-name", "batch.kubernetes.io/job-completion-index"
 _KUEUE = "kueue.x-k8s.io/queue-name"
-
-
-def now() -> str:
-    """Return the time as the API writes it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _quantity(text: object) -> float:
@@ -84,6 +78,7 @@ class Cluster:
         return {**nodes, **self.pods}
 
     def _node_pod(self, node: LabNode) -> Object:
+        start = timestamp((node.folder / "pid").stat().st_mtime)
         meta = {"name": node.name, "namespace": NAMESPACE, "uid": f"{self.lab.marker}-{node.name}"}
         container: Object = {"name": "main", "image": "lab"}
         if gpus := self.capacity.get(GPU):
@@ -91,16 +86,16 @@ class Cluster:
         return {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {**meta, "labels": {"app": LABEL}},
+            "metadata": {**meta, "creationTimestamp": start, "labels": {"app": LABEL}},
             "spec": {"nodeName": node.name, "containers": [container]},
-            "status": _running(node.address, container["name"]),
+            "status": _running(node.address, container["name"], start),
         }
 
     def event(self, pod: str, reason: str, message: str) -> None:
         """Record what happened to a pod."""
         about = {"kind": "Pod", "name": pod, "namespace": NAMESPACE}
         found = {"involvedObject": about, "reason": reason, "message": message}
-        self.events.append({**found, "lastTimestamp": now()})
+        self.events.append({**found, "lastTimestamp": timestamp()})
 
     def settle(self) -> None:
         """Make the pods that jobs lack, place those that wait, and write everything."""
@@ -121,6 +116,7 @@ class Cluster:
         spec["suspend"] = queue != QUEUE
         if spec["suspend"] or status.get("conditions") or "deletionTimestamp" in job["metadata"]:
             return
+        status.setdefault("startTime", timestamp())
         mine = [p for p in self.pods.values() if p["metadata"]["labels"].get(_JOB_NAME) == name]
         phases = {"Succeeded": set[str](), "Failed": set[str](), "": set[str]()}
         for pod in mine:
@@ -128,10 +124,12 @@ class Cluster:
             index = pod["metadata"]["annotations"][_INDEX]
             phases[phase if phase in phases else ""].add(index)
         status["failed"] = sum(pod["status"]["phase"] == "Failed" for pod in mine)
-        ended = len(phases["Succeeded"]) == spec["completions"]
+        status["succeeded"] = len(phases["Succeeded"])
+        ended = status["succeeded"] == spec["completions"]
         if ended or status["failed"] > spec.get("backoffLimit", 6):
             kind = "Complete" if ended else "Failed"
             status["conditions"] = [{"type": kind, "status": "True"}]
+            status |= {"completionTime": timestamp()} if ended else {}
             return
         for index in map(str, range(spec["completions"])):
             if index not in phases["Succeeded"] | phases[""]:
@@ -146,7 +144,11 @@ class Cluster:
         self.pods[pod] = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {**meta, "annotations": {_INDEX: index}},
+            "metadata": {
+                **meta,
+                "creationTimestamp": timestamp(),
+                "annotations": {_INDEX: index},
+            },
             "spec": {**json.loads(json.dumps(template["spec"])), "hostname": f"{name}-{index}"},
             "status": {"phase": "Pending"},
         }
@@ -216,7 +218,7 @@ class Cluster:
             await asyncio.sleep(0.005)
         pids = [process.pid, chain[min(3, len(chain) - 1)]]
         self.mains[name] = [word for pid in pids for word in (pid, start_ticks(pid))]
-        pod["status"] = _running(node.address, container["name"])
+        pod["status"] = _running(node.address, container["name"], timestamp())
         self.keep()
         await self._attend(name)
 
@@ -259,7 +261,7 @@ class Cluster:
             os.kill(self.lab.node(name).pid, signal.SIGKILL)
             return
         pod = self.pods[name]
-        pod["metadata"].setdefault("deletionTimestamp", now())
+        pod["metadata"].setdefault("deletionTimestamp", timestamp())
         if reason:
             target = {"type": "DisruptionTarget", "status": "True", "reason": reason}
             pod["status"]["conditions"] = [{**target, "message": message}]
@@ -280,7 +282,7 @@ class Cluster:
 
     def delete_job(self, name: str) -> None:
         """Let a job and its pods end."""
-        self.jobs[name]["metadata"]["deletionTimestamp"] = now()
+        self.jobs[name]["metadata"]["deletionTimestamp"] = timestamp()
         pods = [p for p, o in self.pods.items() if o["metadata"]["labels"][_JOB_NAME] == name]
         for pod in pods:
             self.delete_pod(pod)
@@ -324,8 +326,8 @@ def _chain(pid: int) -> list[int]:
     return found
 
 
-def _running(address: str, container: str) -> Object:
-    state = {"name": container, "ready": True, "state": {"running": {"startedAt": now()}}}
+def _running(address: str, container: str, start: str) -> Object:
+    state = {"name": container, "ready": True, "state": {"running": {"startedAt": start}}}
     ready = [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]
     found = {"phase": "Running", "podIP": address, "hostIP": address}
     return {**found, "conditions": ready, "containerStatuses": [state]}

@@ -140,6 +140,7 @@ def test_a_pod_whose_machine_is_gone_is_a_lost_node_and_another_bench_runs_later
 
 IMAGE = ("--kubernetes", "image=lab,cpus=1")
 """A pod of this takes all of a machine."""
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 
 
 def kubectl(controller: Controller, *words: str) -> str:
@@ -161,8 +162,7 @@ def pods(controller: Controller) -> dict[str, dict[str, Any]]:
 
 
 def jobs(controller: Controller) -> list[dict[str, Any]]:
-    path = "/apis/batch/v1/namespaces/default/jobs"
-    found: list[dict[str, Any]] = json.loads(kubectl(controller, "get", "--raw", path))["items"]
+    found: list[dict[str, Any]] = json.loads(kubectl(controller, "get", "--raw", JOBS))["items"]
     return found
 
 
@@ -172,6 +172,50 @@ def assert_nothing_is_left(controller: Controller) -> None:
     assert jobs(controller) == []
     assert not list(controller.project.glob(".orch/jobs/*"))
     judge.wait_until_clean(controller.lab, 5)
+
+
+def submit(controller: Controller, name: str, **container: Any) -> None:
+    """Create a job of one pod, without orch."""
+    main = {"name": "main", "image": "lab", **container}
+    template = {"spec": {"containers": [main], "terminationGracePeriodSeconds": 600}}
+    spec = {"completions": 1, "backoffLimit": 0, "template": template}
+    path = controller.project / f"{name}.json"
+    path.write_text(json.dumps({"metadata": {"name": name}, "spec": spec}))
+    kubectl(controller, "create", "--raw", JOBS, "-f", str(path))
+
+
+def wait_for_rows(controller: Controller, name: str, pod: str, job: str) -> str:
+    """Wait until kubectl shows these cells of a job and of its pod, and return the pod's name."""
+
+    def rows(kind: str) -> list[list[str]]:
+        lines = kubectl(controller, "get", kind).splitlines()
+        return [line.split() for line in lines if line.startswith(name)]
+
+    def cells() -> list[str]:
+        return [" ".join(row[1:3]) for row in (*rows("pods"), *rows("jobs"))]
+
+    judge.wait_for(lambda: cells() == [pod, job], 60, f"{name} is not {pod} and {job}")
+    return rows("pods")[0][0]
+
+
+def test_kubectl_shows_how_pods_and_jobs_are(controller: Controller) -> None:
+    wait = ["sh", "-c", "until [ -e go ]; do sleep 0.1; done"]
+    submit(controller, "whole", command=wait)
+    pod = wait_for_rows(controller, "whole", "1/1 Running", "Running 0/1")
+    kubectl(controller, "exec", pod, "--", "touch", "go")
+    wait_for_rows(controller, "whole", "0/1 Completed", "Complete 1/1")
+    submit(controller, "broken", command=["false"])
+    wait_for_rows(controller, "broken", "0/1 Error", "Failed 0/1")
+    # The first process of a process namespace has no default action for SIGTERM.
+    submit(controller, "slow", command=["sleep", "600"])
+    pod = wait_for_rows(controller, "slow", "1/1 Running", "Running 0/1")
+    for name in ("whole", "broken", "slow"):
+        kubectl(controller, "delete", "--raw", f"{JOBS}/{name}")
+    wait_for_rows(controller, "slow", "1/1 Terminating", "Terminating 0/1")
+    words = ("--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
+    kubectl(controller, "patch", "pod", pod, *words)
+    judge.wait_for(lambda: jobs(controller) == [], 60, "the job stays")
+    assert_nothing_is_left(controller)
 
 
 def starting(controller: Controller, *words: str, nodes: int = 2) -> subprocess.Popen[str]:
