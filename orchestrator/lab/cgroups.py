@@ -1,5 +1,5 @@
 """Control groups of a lab's nodes on this machine: one in which each node starts, and those that
-freeze or limit a node.
+freeze or limit a node, or limit a pod.
 
 A group is made below the caller's own group, so that a lab stays within the limits that are set for
 it; in the unified hierarchy below the closest group that delegates the controller. Its name
@@ -20,6 +20,8 @@ from orchestrator.procs import own_groups
 
 _HOUSING = "pids"
 _SETTLE_S = 5.0
+PERIOD_US = 100_000
+"""In which a limit of processor time is counted; the kernel's own default."""
 
 
 def release(lab: Lab) -> None:
@@ -30,7 +32,7 @@ def release(lab: Lab) -> None:
             for group in parent.glob(group_name(lab, "*")):
                 if controller == "freezer":
                     thaw_group(group, unified)
-                dissolve(group)
+                dissolve_all(group)
 
 
 def house(lab: Lab, node: str) -> Path | None:
@@ -52,12 +54,13 @@ def house(lab: Lab, node: str) -> Path | None:
 
 
 def clear(lab: Lab) -> None:
-    """Remove the groups of a lab's nodes and the groups that the nodes made; their processes must
-    have ended.
+    """Remove the groups of a lab's nodes and pods and the groups that these made; their processes
+    must have ended.
     """
-    with suppress(ConfigError):
-        for group in parent_group(_HOUSING)[0].glob(group_name(lab, "*")):
-            _remove_empty(group)
+    for controller in (_HOUSING, "cpu"):
+        with suppress(ConfigError):
+            for group in parent_group(controller)[0].glob(group_name(lab, "*")):
+                _remove_empty(group)
 
 
 def _remove_empty(group: Path) -> None:
@@ -84,15 +87,45 @@ def thaw_group(group: Path, unified: bool) -> None:
     (group / file).write_text(text)
 
 
+def pod_group(lab: Lab, pod: str) -> Path | None:
+    """Return the group that limits a pod, made or not; None if this machine can have none."""
+    with suppress(ConfigError):
+        return parent_group("cpu")[0] / group_name(lab, pod)
+    return None
+
+
+def limit_group(group: Path, quota_us: int, period_us: int = PERIOD_US) -> None:
+    """Limit the processor time of a group's processes in each period; the kernel takes 1 ms or more."""
+    if (group / "cpu.max").exists():
+        (group / "cpu.max").write_text(f"{quota_us} {period_us}")
+    else:
+        (group / "cpu.cfs_period_us").write_text(str(period_us))
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+
+
+def hierarchy_of(group: Path) -> Path:
+    """Return where the hierarchy of a group is mounted."""
+    return next(path for path in group.parents if path.is_mount())
+
+
+def starting_in(group: Path) -> list[str]:
+    """Return the argv prefix that runs a program in a group."""
+    return ["sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', str(group)]
+
+
+def dissolve_all(group: Path) -> None:
+    """Dissolve a group and those that its processes have made in it."""
+    for path, _, _ in os.walk(group, topdown=False):
+        dissolve(Path(path))
+
+
 def dissolve(group: Path) -> None:
     """Move the processes of a group to its parent, and remove the group."""
 
     def is_gone() -> bool:
-        move_processes(
-            map(int, (group / "cgroup.procs").read_text(encoding="ascii").split()),
-            group.parent,
-        )
-        with suppress(OSError):
+        with suppress(OSError):  # another process has removed it
+            words = (group / "cgroup.procs").read_text(encoding="ascii").split()
+            move_processes(map(int, words), group.parent)
             group.rmdir()
         return not group.is_dir()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files import write_atomic
-from orchestrator.lab import loopback, machine, namespaces
+from orchestrator.lab import cgroups, loopback, machine, namespaces
 from orchestrator.lab.identity import session_environment
 from orchestrator.lab.podtables import Object, timestamp
 from orchestrator.lab.state import Lab, LabNode
@@ -203,9 +203,11 @@ class Cluster:
         name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]
         home, status = self._home(pod), self.path.with_name(f"{name}.status")
         own = ["unshare", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child"]
-        begin = ["sh", "-c", 'mkdir -p "$HOME" && cd "$HOME" && exec "$@"', "sh"]
+        group = self._limit(pod)
+        bind = f"mount --bind {group} {cgroups.hierarchy_of(group)} && " if group else ""
+        begin = ["sh", "-c", bind + 'mkdir -p "$HOME" && cd "$HOME" && exec "$@"', "sh"]
         words = [*container["command"], *container.get("args", [])]
-        command = [*namespaces.entering(node, node.pid), *own, "--", *begin, *words]
+        command = [*self._entering(name, node, node.pid), *own, "--", *begin, *words]
         keep = f'"$@"; echo $? >{status}.part; mv {status}.part {status}'
         log = self.path.with_name(f"{name}.log").open("wb")
         process = await asyncio.create_subprocess_exec(
@@ -222,6 +224,24 @@ class Cluster:
         self.keep()
         await self._attend(name)
 
+    def _limit(self, pod: Object) -> Path | None:
+        """Make the group that limits the CPUs of a pod; return None if there is none to make."""
+        limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
+        group = cgroups.pod_group(self.lab, pod["metadata"]["name"])
+        if CPU not in limits or group is None:
+            return None
+        with contextlib.suppress(OSError):
+            group.mkdir(exist_ok=True)
+            cgroups.limit_group(group, round(_quantity(limits[CPU]) * cgroups.PERIOD_US))
+            return group
+        return None
+
+    def _entering(self, name: str, node: LabNode, pid: int) -> list[str]:
+        """Return the argv prefix that enters a process on a node, and a pod's group if it has one."""
+        group = cgroups.pod_group(self.lab, name)
+        start = cgroups.starting_in(group) if group and group.is_dir() else []
+        return [*start, *namespaces.entering(node, pid)]
+
     async def _attend(self, name: str) -> None:
         """Wait for the end of a pod's first process, and record it."""
         outer, ticks, _, _ = self.mains[name]
@@ -236,6 +256,8 @@ class Cluster:
         status, pod = self.path.with_name(f"{name}.status"), self.pods[name]
         code = int(status.read_text()) if status.exists() else 137
         del self.mains[name]
+        if group := cgroups.pod_group(self.lab, name):
+            cgroups.dissolve_all(group)
         node = self.lab.node(pod["spec"]["nodeName"])
         if node.pid:
             shutil.rmtree(f"/proc/{node.pid}/root{self._home(pod)}", ignore_errors=True)
@@ -309,7 +331,7 @@ class Cluster:
             return loopback.on_node(self.lab, node), self.environment(pod, str(node.home))
         if name in self.mains:
             home = self._home(pod)
-            enter = namespaces.entering(node, self.mains[name][2])
+            enter = self._entering(name, node, self.mains[name][2])
         else:
             home = machine.HOME
             enter = namespaces.entering(node, node.pid)

@@ -18,11 +18,11 @@ import pytest
 from orchestrator import lab as labs
 from orchestrator.engines.kubernetes import client
 from orchestrator.engines.kubernetes.hosts import INDEX
-from orchestrator.lab import namespaces
+from orchestrator.lab import cgroups, namespaces
 from orchestrator.lab import pods as podlab
 from orchestrator.procs import cmdline, descendants, live_pid, snapshot
 from tests.e2e.rig import LONG, QUICK, Controller
-from tests.support import faults, hashing, judge
+from tests.support import faults, hashing, judge, node_groups
 from tests.support.pods import no_pods
 
 pytestmark = [
@@ -198,6 +198,13 @@ def wait_for_rows(controller: Controller, name: str, pod: str, job: str) -> str:
     return rows("pods")[0][0]
 
 
+def end(controller: Controller, pod: str) -> None:
+    """Kill a pod that is being deleted, and wait until its job is gone."""
+    words = ("--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
+    kubectl(controller, "patch", "pod", pod, *words)
+    judge.wait_for(lambda: jobs(controller) == [], 60, "the job stays")
+
+
 def test_kubectl_shows_how_pods_and_jobs_are(controller: Controller) -> None:
     wait = ["sh", "-c", "until [ -e go ]; do sleep 0.1; done"]
     submit(controller, "whole", command=wait)
@@ -212,9 +219,27 @@ def test_kubectl_shows_how_pods_and_jobs_are(controller: Controller) -> None:
     for name in ("whole", "broken", "slow"):
         kubectl(controller, "delete", "--raw", f"{JOBS}/{name}")
     wait_for_rows(controller, "slow", "1/1 Terminating", "Terminating 0/1")
-    words = ("--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
-    kubectl(controller, "patch", "pod", pod, *words)
-    judge.wait_for(lambda: jobs(controller) == [], 60, "the job stays")
+    end(controller, pod)
+    assert_nothing_is_left(controller)
+
+
+@pytest.mark.skipif(bool(node_groups.obstacle("cpu")), reason=node_groups.obstacle("cpu"))
+def test_a_pod_has_the_cpus_of_its_limit_and_no_more(controller: Controller) -> None:
+    half = {"limits": {"cpu": "500m"}}
+    submit(controller, "half", command=["sleep", "600"], resources=half)
+    pod = wait_for_rows(controller, "half", "1/1 Running", "Running 0/1")
+    parent, is_unified = cgroups.parent_group("cpu")
+    top = cgroups.hierarchy_of(parent / "of-a-pod")
+    names = ["cpu.max"] if is_unified else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+    shown = kubectl(controller, "exec", pod, "--", "cat", *(f"{top}/{name}" for name in names))
+    assert shown.split() == ["50000", "100000"]
+    members = f"grep -x 1 {top}/cgroup.procs && grep -x $$ {top}/cgroup.procs"
+    kubectl(controller, "exec", pod, "--", "sh", "-c", members)
+    checked = controller.orch("check", "--only", "limits", "--hosts", "pods:job-name=half")
+    assert "cpus 0.5" in checked.out, checked
+    kubectl(controller, "delete", "--raw", f"{JOBS}/half")
+    end(controller, pod)
+    assert not list(parent.glob(cgroups.group_name(controller.lab, "*")))
     assert_nothing_is_left(controller)
 
 

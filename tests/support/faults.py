@@ -104,7 +104,7 @@ def memory(lab: Lab, name: str, limit_bytes: int) -> None:
     node_groups.limit_memory(lab, name, limit_bytes, partial(members, lab, lab.node(name)))
 
 
-def cpu(lab: Lab, name: str, percent: float, period_us: int = node_groups.PERIOD_US) -> None:
+def cpu(lab: Lab, name: str, percent: float, period_us: int = cgroups.PERIOD_US) -> None:
     """Limit a node to ``percent`` of one core; `heal` removes the limit. Raises ConfigError if the
     machine cannot do this.
 

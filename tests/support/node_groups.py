@@ -9,17 +9,16 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError
 from orchestrator.lab.cgroups import (
+    PERIOD_US,
     dissolve,
     group_name,
+    limit_group,
     move_processes,
     parent_group,
     thaw_group,
     wait_until,
 )
 from orchestrator.lab.state import Lab
-
-PERIOD_US = 100_000
-"""In which a limit of processor time is counted; the kernel's own default."""
 
 
 def obstacle(controller: str) -> str:
@@ -86,13 +85,8 @@ def limit_cpu(
     """Limit all processes of a node together to ``percent`` of one core in each period; the kernel
     takes 1 ms or more.
     """
-    group, unified = _enter(lab, node, "cpu", members)
-    quota = round(period_us * percent / 100)
-    if unified:
-        write(group / "cpu.max", f"{quota} {period_us}")
-    else:
-        write(group / "cpu.cfs_period_us", str(period_us))
-        write(group / "cpu.cfs_quota_us", str(quota))
+    group, _ = _enter(lab, node, "cpu", members)
+    limit_group(group, round(period_us * percent / 100), period_us)
 
 
 def _enter(
