@@ -20,8 +20,8 @@ from orchestrator.procs import own_groups
 
 _HOUSING = "pids"
 _SETTLE_S = 5.0
-PERIOD_US = 100_000
-"""In which a limit of processor time is counted; the kernel's own default."""
+PERIOD_US, LEAST_QUOTA_US = 100_000, 1000
+"""In which a limit of processor time is counted, the kernel's own default; the least that it takes."""
 
 
 def release(lab: Lab) -> None:
@@ -95,7 +95,7 @@ def pod_group(lab: Lab, pod: str) -> Path | None:
 
 
 def limit_group(group: Path, quota_us: int, period_us: int = PERIOD_US) -> None:
-    """Limit the processor time of a group's processes in each period; the kernel takes 1 ms or more."""
+    """Limit the processor time of a group's processes in each period."""
     if (group / "cpu.max").exists():
         (group / "cpu.max").write_text(f"{quota_us} {period_us}")
     else:

@@ -232,7 +232,8 @@ class Cluster:
             return None
         with contextlib.suppress(OSError):
             group.mkdir(exist_ok=True)
-            cgroups.limit_group(group, round(_quantity(limits[CPU]) * cgroups.PERIOD_US))
+            quota_us = round(_quantity(limits[CPU]) * cgroups.PERIOD_US)
+            cgroups.limit_group(group, max(quota_us, cgroups.LEAST_QUOTA_US))
             return group
         return None
 

@@ -198,11 +198,12 @@ def wait_for_rows(controller: Controller, name: str, pod: str, job: str) -> str:
     return rows("pods")[0][0]
 
 
-def end(controller: Controller, pod: str) -> None:
-    """Kill a pod that is being deleted, and wait until its job is gone."""
+def end(controller: Controller, *pods: str) -> None:
+    """Kill pods that are being deleted, and wait until all jobs are gone."""
     words = ("--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
-    kubectl(controller, "patch", "pod", pod, *words)
-    judge.wait_for(lambda: jobs(controller) == [], 60, "the job stays")
+    for pod in pods:
+        kubectl(controller, "patch", "pod", pod, *words)
+    judge.wait_for(lambda: jobs(controller) == [], 60, "a job stays")
 
 
 def test_kubectl_shows_how_pods_and_jobs_are(controller: Controller) -> None:
@@ -237,8 +238,14 @@ def test_a_pod_has_the_cpus_of_its_limit_and_no_more(controller: Controller) -> 
     kubectl(controller, "exec", pod, "--", "sh", "-c", members)
     checked = controller.orch("check", "--only", "limits", "--hosts", "pods:job-name=half")
     assert "cpus 0.5" in checked.out, checked
-    kubectl(controller, "delete", "--raw", f"{JOBS}/half")
-    end(controller, pod)
+    # As for a kubelet, a limit below what the kernel takes is the least that it takes.
+    submit(controller, "least", command=["sleep", "600"], resources={"limits": {"cpu": "1m"}})
+    small = wait_for_rows(controller, "least", "1/1 Running", "Running 0/1")
+    group = parent / cgroups.group_name(controller.lab, small)
+    assert (group / names[0]).read_text().split()[0] == "1000"
+    for name in ("half", "least"):
+        kubectl(controller, "delete", "--raw", f"{JOBS}/{name}")
+    end(controller, pod, small)
     assert not list(parent.glob(cgroups.group_name(controller.lab, "*")))
     assert_nothing_is_left(controller)
 
