@@ -10,11 +10,13 @@ ORCH   := ORCH_PROJECT=$(DEMO) $(BIN)/orch
 JOBS   ?= 2
 # What make demo trains.
 MODEL  ?= resnet50
+# The servers of a real Kubernetes, once they are built.
+CLUSTER ?= $(CURDIR)/.kubernetes
 # Tests wait more than they compute: for leases, timeouts and programs that sleep. More workers than cores.
 WORKERS ?= 5
 UNIT_WORKERS ?= 3
 
-.PHONY: help demo test unit removal frameworks scaling screenshots faults check lint format types man docs dist image clean
+.PHONY: help demo test unit removal frameworks scaling screenshots faults kubernetes check lint format types man docs dist image clean
 
 help:
 	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table (MODEL=gpt-tiny for another model)"
@@ -25,12 +27,13 @@ help:
 	@echo "make scaling  install the same, print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
 	@echo "make screenshots BENCH=runs/…  make the pictures of docs/img that show a bench (needs Chromium)"
 	@echo "make faults   break a lab in every way listed in docs/results/reliability.md, as often as listed (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
+	@echo "make kubernetes  build a Kubernetes 1.20 from Debian's sources, start it with four nodes here, break benches in its pods (an hour; TRIALS=1 CASES=\"killed cut\" for less)"
 	@echo "make check    lint, types and every test, without installing anything"
 	@echo "make man      build/orch.1, the manual page"
 	@echo "make docs     build/site, the documentation as a site; every link is checked"
 	@echo "make dist     dist/, a wheel and an archive of the sources, both checked"
 	@echo "make image    an image of the controller, with podman or docker"
-	@echo "make clean    remove .venv, the demo and build output"
+	@echo "make clean    remove .venv, the demo, a built Kubernetes and build output"
 
 demo: $(VENV)/.demo
 	@echo "== orch lab up: four nodes on this machine"
@@ -76,6 +79,11 @@ screenshots: $(VENV)/.test
 # ROWS: names of rows, or how they begin; TRIALS: in place of each row's own number.
 faults: $(VENV)/.test
 	$(BIN)/python -m tests.faults $(ROWS) $(if $(TRIALS),--trials $(TRIALS)) --jobs $(JOBS)
+
+# TRIALS: how often each case; CASES: names of cases in tests/kubernetes/trials.py.
+kubernetes: $(VENV)/.test
+	@test -x $(CLUSTER)/kubelet || tests/kubernetes/build.sh $(CLUSTER)
+	@tests/kubernetes/up.sh $(CLUSTER) 4 $(BIN)/python tests/kubernetes/trials.py $(CLUSTER) -n $(or $(TRIALS),3) $(CASES)
 
 # The tests start a thousand interpreters, each of which would compile what it imports where nothing may keep that.
 check unit: export PYTHONDONTWRITEBYTECODE :=
@@ -163,4 +171,4 @@ $(VENV)/.test: $(VENV)/.demo
 clean:
 	-@$(ORCH) lab down 2>/dev/null; $(SHOTS) lab down 2>/dev/null; ORCH_PROJECT=$(DEMO)/scaling $(BIN)/orch lab down 2>/dev/null
 	find orchestrator remote tests -name __pycache__ -prune -exec rm -rf {} +
-	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) .kubernetes build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

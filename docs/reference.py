@@ -71,7 +71,7 @@ def man(date: str) -> str:
     lines = [
         f'.TH ORCH 1 "{date}" "orch {__version__}" "User Commands"',
         ".SH NAME",
-        "orch \\- benchmark deep-learning training on machines reachable over SSH",
+        "orch \\- benchmark deep-learning training on clusters, over SSH, Slurm or Kubernetes",
         ".SH SYNOPSIS",
         ".B orch",
         "[\\fIoptions\\fR] \\fIcommand\\fR [\\fIarguments\\fR]",

@@ -185,7 +185,7 @@ def program() -> typer.Typer:
     app = typer.Typer(
         name="orch",
         cls=Program,
-        help=f"{_START}Benchmark deep-learning training on machines reachable over SSH.",
+        help=f"{_START}Benchmark deep-learning training on clusters, over SSH, Slurm or Kubernetes.",
         epilog=f"Exit status: {_STATUSES}; 128 + N stopped by signal N.",
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -215,7 +215,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Benchmark deep-learning training on machines reachable over SSH."""
+    """Benchmark deep-learning training on clusters, over SSH, Slurm or Kubernetes."""
 
 
 def main() -> None:
