@@ -67,7 +67,7 @@ DOORS = {
         "past_cells"
     ),
     "api": "bench connection_cache find plan prepare progress sealing selection",
-    "checks": "check cross_node differences facts gpus interfaces judge load",
+    "checks": "catalogue check cross_node differences facts gpus interfaces judge load",
     "cli": (
         "compare complete connection_log controller dry_run main node_states option_rows options "
         "process sealing signals submitting unreachable"

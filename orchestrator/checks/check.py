@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from orchestrator.checks.catalogue import CATALOGUE
 from orchestrator.grouping import group_pairs
 from orchestrator.inventory import Host
 
-NAMES = (
-    "runner", "held", "container", "leftovers", "framework", "env", "vars", "disk", "shared", "limits", "shm", "login",
-    "clock", "port", "data", "program", "slots", "gpus", "idle", "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric",
-    "links", "interface", "route", "hostname", "infiniband", "gdr", "expect", "load", "alike",
-)  # fmt: skip
+NAMES = tuple(entry.name for entry in CATALOGUE if entry.name != "reach")
 """The names of all checks. The check of the framework has the name of that framework in place of
 ``framework``.
 """

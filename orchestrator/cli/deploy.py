@@ -122,6 +122,13 @@ def check(
         ),
     ] = "",
     devices: Devices = None,
+    listing: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            help="List all checks: id, what each reads and expects, its severity, the cure.",
+        ),
+    ] = False,
     skip_unreachable: SkipUnreachable = False,
     accept_new: AcceptNew = False,
     debug: Debug = False,
@@ -132,6 +139,9 @@ def check(
     from orchestrator.nodes.fanout import each_or_raise
 
     named = _check_names(only)
+    if listing:
+        _list_checks(named, as_json)
+        return
     folders = []
     if named != {"reach"}:
         folders = open_frameworks(words(framework, "--framework"), template_bases(templates))
@@ -172,6 +182,18 @@ def _check_names(only: str) -> set[str]:
             hint = f"the checks are {', '.join(names)}{nearest(name, names)}"
             raise ConfigError(f"expected names of checks, got {name!r}", where="--only", hint=hint)
     return set(chosen)
+
+
+def _list_checks(named: set[str], as_json: bool) -> None:
+    """Print the entries of these checks, or of all."""
+    from orchestrator.checks.catalogue import CATALOGUE
+    from orchestrator.report.checks import print_catalogue
+
+    entries = [entry for entry in CATALOGUE if not named or entry.name in named]
+    if as_json:
+        print_json([entry.as_dict() for entry in entries])
+    else:
+        print_catalogue(entries)
 
 
 def _reach(cluster: Cluster, name: str) -> None:

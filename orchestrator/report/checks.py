@@ -1,4 +1,4 @@
-"""The table of preflight checks, folded: hosts with equal results share a row."""
+"""The table of checks, folded: hosts with equal results share a row; and the list of all checks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.checks import Check
+from orchestrator.checks.catalogue import Entry
 from orchestrator.checks.check import fold_checks
 from orchestrator.inventory import fold
 from orchestrator.report.text import one_line, stdout_console
@@ -27,4 +28,21 @@ def table(checks: Sequence[Check]) -> None:
         grid.add_row(
             check.name, fold(hosts), Text(check.verdict, style=_STYLE[check.verdict]), Text(text)
         )
+    stdout_console().print(grid)
+
+
+def print_catalogue(entries: Sequence[Entry]) -> None:
+    """Print what is checked on standard output."""
+    grid = Table(box=None, pad_edge=False)
+    for title in ("id", "severity", "check"):
+        grid.add_column(title, overflow="fold")
+    for entry in entries:
+        lines = (
+            ("", f"{entry.title}: {entry.reads}"),
+            ("fails unless: ", entry.must),
+            ("warns unless: ", entry.should),
+            ("cure: ", entry.cure),
+        )
+        text = "\n".join(head + line for head, line in lines if line)
+        grid.add_row(entry.name, entry.severity, Text(text))
     stdout_console().print(grid)
