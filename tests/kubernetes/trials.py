@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -71,17 +71,19 @@ class LogKeeper(threading.Thread):
                 except OSError:  # it ends while it is read
                     continue
 
-    def lost(self, project: Path, without: str) -> int:
-        """Return how many bytes did not come home, but for those of a host."""
+    def lost(self, project: Path, without: str) -> list[str]:
+        """Return what did not come home as it was there, but for that of a host."""
         self.over.set()
         self.join()
-        lost = 0
+        lost = []
         for (run, host, name), file in self.files.items():
             with file:
                 there = file.read()
+            if not (project / "runs" / run.partition(".")[0]).exists():
+                continue  # of somebody else
             here = [path.read_bytes() for path in project.glob(f"runs/*/{run}/logs/{host}/{name}")]
             if host != without and here != [there]:
-                lost += max(1, len(there) - sum(map(len, here)))
+                lost.append(f"{run} {host} {name}: {list(map(len, here))} of {len(there)} bytes")
         return lost
 
 
@@ -343,43 +345,39 @@ CASES: dict[str, Callable[[Trial], str]] = {
 }  # fmt: skip
 
 
-@contextmanager
-def new_trial(folder: Path) -> Iterator[Trial]:
-    """Yield a trial whose processes end with it."""
-    with tempfile.TemporaryDirectory() as project:
-        trial = Trial(folder, Path(project))
-        try:
-            yield trial
-        finally:
-            trial.servers(signal.SIGCONT)
-            for process in trial.started:
-                if process.poll() is None:
-                    process.kill()
-
-
 def attempt(folder: Path, name: str) -> bool:
-    """Make one trial, print what it has left and lost, and return whether that was nothing."""
-    with new_trial(folder) as trial:
-        keeper = LogKeeper()
-        keeper.start()
-        wrong, told = "", ""
-        begin = time.monotonic()
-        try:
-            told = CASES[name](trial)
-        except (AssertionError, subprocess.SubprocessError, ValueError) as error:
-            wrong = f"{type(error).__name__}: {error}"
-        took_s = time.monotonic() - begin
-        while (left := trial.left()) and time.monotonic() - begin - took_s < 70:
-            time.sleep(0.5)
-        gone_s = time.monotonic() - begin - took_s
-        lost = keeper.lost(trial.project, trial.without)
-        skews = re.findall(r"skew .*", told)
-        rest = f"left {len(left)}, lost {lost} bytes"
-        print(f"{name}: {took_s:.0f} s, {gone_s:.1f} s later: {rest}; {'; '.join(skews)}")
-        for line in (*left, *wrong.splitlines()[-25:]):
-            print(f"    {line}")
-        sys.stdout.flush()
-        return not (left or lost or wrong)
+    """Make one trial, print what it has left and lost, and return whether that was nothing. The
+    project of another one is kept.
+    """
+    trial = Trial(folder, Path(tempfile.mkdtemp(prefix="orch-")))
+    keeper = LogKeeper()
+    keeper.start()
+    begin = time.monotonic()
+    told, wrong = "", []
+    try:
+        told = CASES[name](trial)
+    except (AssertionError, subprocess.SubprocessError, ValueError) as error:
+        wrong = f"{type(error).__name__}: {error}".splitlines()[-25:]
+    finally:
+        trial.servers(signal.SIGCONT)
+        for process in trial.started:
+            process.kill()
+    took_s = time.monotonic() - begin
+    while (left := trial.left()) and time.monotonic() - begin - took_s < 70:
+        time.sleep(0.5)
+    gone_s = time.monotonic() - begin - took_s
+    lost = keeper.lost(trial.project, trial.without)
+    skews = "; ".join(re.findall(r"skew .*", told))
+    print(
+        f"{name}: {took_s:.0f} s, {gone_s:.1f} s later: left {len(left)}, lost {len(lost)}; {skews}"
+    )
+    if bad := [*left, *lost, *wrong]:
+        (trial.project / "said.txt").write_text(told)
+        print("", *bad, f"kept: {trial.project}", sep="\n    ", flush=True)
+    else:
+        shutil.rmtree(trial.project)
+    sys.stdout.flush()
+    return not bad
 
 
 def main() -> None:
