@@ -57,6 +57,9 @@ class Feature:
       ``in_short(bench, planned, results)`` returns the lines of a table for people
     - ``extra_runs``: a run of each configuration that no table counts: ``read_extra_runs(text)``
       returns the `orchestrator.plan.bench.ExtraRuns` that ``--profile`` or a record asks for
+    - ``host_audit``: checks that ``orch check --audit`` makes besides those of preflight:
+      ``CATALOGUE``, their entries (`orchestrator.checks.catalogue`), and ``audit(cluster, facts)``,
+      which returns what nodes told, by host, and the checks of it
     - ``run_monitor``: watches a run for more than failures of its nodes
       (`orchestrator.controller.monitor`)
     """

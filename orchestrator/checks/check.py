@@ -17,7 +17,9 @@ NAMES = tuple(entry.name for entry in CATALOGUE if entry.name != "reach")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check on one host. ``verdict``: ok, warning or failed."""
+    """The result of one check on one host. ``verdict``: ok, warning, failed, or unknown for what an
+    audit may not read.
+    """
 
     host: str
     name: str
@@ -40,6 +42,11 @@ def warning(host: str, name: str, found: str, expected: str, hint: str) -> Check
 def failure(host: str, name: str, found: str, expected: str, hint: str) -> Check:
     """Return a check that keeps a run from starting."""
     return Check(host, name, "failed", found, expected, hint)
+
+
+def unknown(host: str, name: str, found: str, hint: str) -> Check:
+    """Return a check that could not be made."""
+    return Check(host, name, "unknown", found, "an answer", hint)
 
 
 def cure(host: Host, hint: str, pod: str) -> str:

@@ -130,10 +130,10 @@ def models(ctx: typer.Context, last: str) -> Iterable[str]:
 
 @quiet
 def checks(ctx: typer.Context, last: str) -> Iterable[str]:
-    """Return the names of preflight's checks."""
-    from orchestrator.checks.check import NAMES
+    """Return the names of the checks, those of an audit too."""
+    from orchestrator.checks.catalogue import CATALOGUE, audit_entries
 
-    return ("reach", *NAMES)
+    return [entry.name for entry in (*CATALOGUE, *audit_entries())]
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -121,6 +121,13 @@ def check(
             help="Run only these checks, such as ecc,route; reach: connect, log in, run `true`.",
         ),
     ] = "",
+    audit: Annotated[
+        bool,
+        typer.Option(
+            "--audit",
+            help="Audit the hosts too: PCIe, kernel, drivers, versions with advisories, NCCL_*.",
+        ),
+    ] = False,
     devices: Devices = None,
     listing: Annotated[
         bool,
@@ -136,6 +143,8 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check that every node is reachable and fit for a run. Exits with 3 if a check fails."""
+    from orchestrator.checks.catalogue import audit_entries
+    from orchestrator.feature import providers
     from orchestrator.nodes.fanout import each_or_raise
 
     named = _check_names(only)
@@ -153,12 +162,20 @@ def check(
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))
         captured = _capture(cluster, folders) if folders else {}
-    facts = captured[folders[-1].framework.name] if folders else {}
+        facts = captured[folders[-1].framework.name] if folders else {}
+        is_audited = audit or bool(named & {entry.name for entry in audit_entries()})
+        audits = [
+            auditor.audit(cluster, facts)
+            for auditor in (providers("host_audit") if is_audited else ())
+        ]
     kinds = {folder.framework.name: "framework" for folder in folders}
     judged = _judge(selection.hosts, folders, captured) if folders else []
+    judged += [check for _, found in audits for check in found]
     checks = [check for check in judged if not named or kinds.get(check.name, check.name) in named]
     if as_json:
-        print_json({"facts": facts, "checks": [_plain(check) for check in checks]})
+        told = {"audit": {host: said for told, _ in audits for host, said in told.items()}}
+        shown = [_plain(check) for check in checks]
+        print_json({"facts": facts, "checks": shown, **(told if is_audited else {})})
     else:
         if "reach" in named:
             count = len(selection.hosts)
@@ -171,11 +188,11 @@ def check(
 
 def _check_names(only: str) -> set[str]:
     """Return the names of the requested checks; an empty set stands for all."""
-    from orchestrator.checks.check import NAMES
+    from orchestrator.checks.catalogue import CATALOGUE, audit_entries
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import nearest
 
-    names = ("reach", *NAMES)
+    names = tuple(entry.name for entry in (*CATALOGUE, *(audit_entries() if only else ())))
     chosen = words(only, "--only")
     for name in chosen:
         if name not in names:
@@ -186,10 +203,11 @@ def _check_names(only: str) -> set[str]:
 
 def _list_checks(named: set[str], as_json: bool) -> None:
     """Print the entries of these checks, or of all."""
-    from orchestrator.checks.catalogue import CATALOGUE
+    from orchestrator.checks.catalogue import CATALOGUE, audit_entries
     from orchestrator.report.checks import print_catalogue
 
-    entries = [entry for entry in CATALOGUE if not named or entry.name in named]
+    every = (*CATALOGUE, *audit_entries())
+    entries = [entry for entry in every if not named or entry.name in named]
     if as_json:
         print_json([entry.as_dict() for entry in entries])
     else:

@@ -199,30 +199,32 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 @cache
+def node_program(part: str) -> bytes:
+    """Return the source of a program of the node's side: its last part and all that it imports."""
+    return bundle(find_folder("remote") / "noderun", part)
+
+
 def runner_source() -> bytes:
     """Return the source of the node runner, which is sent before the first request to it."""
-    return bundle(find_folder("remote") / "noderun", "serve")
+    return node_program("serve")
 
 
-@cache
 def rank_source() -> bytes:
     """Return the source of the rank wrapper. It has only what a rank needs, because all ranks of a
     node start at once.
     """
-    return bundle(find_folder("remote") / "noderun", "rank")
+    return node_program("rank")
 
 
-@cache
 def probe_source() -> bytes:
     """Return the source of the program that preflight starts in a container."""
-    return bundle(find_folder("remote") / "noderun", "container_probe")
+    return node_program("container_probe")
 
 
-@cache
 def telemetry_source() -> bytes:
     """Return the source of the process that samples a node during a run. It comes with the order to
     arm, because a request would have to compile it too."""
-    return bundle(find_folder("remote") / "noderun", "telemetry")
+    return node_program("telemetry")
 
 
 def _trainers() -> Path:

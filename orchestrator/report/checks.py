@@ -13,7 +13,7 @@ from orchestrator.checks.check import fold_checks
 from orchestrator.inventory import fold
 from orchestrator.report.text import one_line, stdout_console
 
-_STYLE = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+_STYLE = {"ok": "green", "warning": "yellow", "failed": "bold red", "unknown": "cyan"}
 
 
 def table(checks: Sequence[Check]) -> None:

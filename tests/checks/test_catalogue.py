@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 from pathlib import Path
 
 import orchestrator.checks
-from orchestrator.checks.catalogue import CATALOGUE, table_rows
+from orchestrator.checks.catalogue import CATALOGUE
+from tests.support.check_tables import assert_table
 from tests.support.cli_project import Project
 
 PAGE = Path(__file__).parents[2] / "docs" / "preflight.md"
-HEAD = "|---|---|---|---|\n"
 IDS = (
     "reach runner framework env vars held container leftovers disk shared limits shm login clock"
     " port data program slots gpus idle cuda ecc xid clocks modes pcie fabric links interface route"
@@ -47,12 +46,7 @@ def test_the_list_says_of_each_check_how_its_code_judges() -> None:
 
 
 def test_the_table_of_the_page_is_that_of_the_list() -> None:
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(HEAD)
-    _, _, after = rest.partition("\n\n")
-    page = f"{before}{HEAD}{table_rows(CATALOGUE, PAGE.name)}\n\n{after}"
-    if os.environ.get("ORCH_UPDATE_GOLDEN"):
-        PAGE.write_text(page, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == page
+    assert_table(PAGE, CATALOGUE)
 
 
 def test_checks_are_listed_without_any_host(tmp_path: Path) -> None:

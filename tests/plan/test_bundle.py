@@ -16,7 +16,13 @@ import pytest
 
 from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.bundle import bundle, parts
-from orchestrator.plan.payload import probe_source, rank_source, runner_source, telemetry_source
+from orchestrator.plan.payload import (
+    node_program,
+    probe_source,
+    rank_source,
+    runner_source,
+    telemetry_source,
+)
 from tests.support.judge import LIMIT_S
 from tests.support.machine import old_interpreters, python_name
 
@@ -26,6 +32,7 @@ BUNDLES = {
     "rank": rank_source,
     "container_probe": probe_source,
     "telemetry": telemetry_source,
+    "host_audit": lambda: node_program("host_audit"),
 }
 
 
