@@ -29,7 +29,6 @@ SETTINGS = {
     "huge_pages_defrag": "sys/kernel/mm/transparent_hugepage/defrag",
     "perf_event_paranoid": "proc/sys/kernel/perf_event_paranoid",
     "nvidia_driver": "sys/module/nvidia/version",
-    "idle_driver": "sys/devices/system/cpu/cpuidle/current_driver",
 }
 LINK = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
 CAP_SYS_ADMIN = 21
@@ -49,10 +48,6 @@ def host_report(root, files=()):
     report = {name: first_line(root, path) for name, path in SETTINGS.items()}
     held = re.search(r"^CapEff:\s*([0-9a-f]+)", text_of(root, "proc/self/status"), re.M)
     report["admin"] = bool(held and int(held.group(1), 16) >> CAP_SYS_ADMIN & 1)
-    report["machine"] = os.uname().machine
-    report["virtual"] = b" hypervisor" in read_slice(
-        os.path.join(root, "proc/cpuinfo"), 0, MOST_BYTES
-    )
     words = first_line(root, "proc/cmdline").split()  # the rest may have what nobody should read
     report["command_line"] = " ".join(word for word in words if "iommu" in word)
     report["memory_nodes"] = numbered(root, "sys/devices/system/node", "node")
@@ -126,7 +121,7 @@ def pci_devices(root):
         if not is_gpu and not kind.startswith(NETWORK_CLASS) or os.path.exists(path + "/physfn"):
             continue
         above = [part for part in os.path.realpath(path).split(os.sep) if ADDRESS.match(part)][:-1]
-        device = {name: first_line(path, name) for name in ("vendor", "device") + LINK}
+        device = {name: first_line(path, name) for name in ("vendor",) + LINK}
         device["rdma"] = sorted(names_in(os.path.join(path, "infiniband")))
         device["mbit"] = max(
             (speed_of(path, name) for name in names_in(os.path.join(path, "net"))), default=0
@@ -140,7 +135,6 @@ def pci_devices(root):
                 at = os.path.join(base, bridge)
                 bridges[bridge] = {
                     "max_link_speed": first_line(at, "max_link_speed"),
-                    "max_link_width": first_line(at, "max_link_width"),
                     "acs": acs_of(os.path.join(at, "config")),
                 }
     return devices, bridges
@@ -165,7 +159,7 @@ def acs_of(path):
         header = int.from_bytes(config[at : at + 4], "little")
         if header & 0xFFFF == ACS:
             return [int.from_bytes(config[at + n : at + n + 2], "little") for n in (4, 6)]
-        at = header >> 20
+        at = header >> 20 & 0xFFC
     return []
 
 

@@ -46,7 +46,6 @@ class HostTree:
     def _settings(self) -> None:
         for path, text in {
             "proc/cmdline": "root=/dev/sda1 token=secret iommu=pt",
-            "proc/cpuinfo": "flags : fpu sse",
             "proc/self/status": "Name:\tpython3\nCapEff:\t0000000000000000",
             "proc/sys/kernel/numa_balancing": "0",
             "proc/sys/kernel/perf_event_paranoid": "2",
@@ -100,7 +99,7 @@ class HostTree:
                 at.symlink_to(path)
             self.link(place, **LINK)
             self.acs(place, 0)
-        for name, text in {"class": kind, "vendor": vendor, "device": "0x2330"}.items():
+        for name, text in {"class": kind, "vendor": vendor}.items():
             (path / name).write_text(f"{text}\n")
         self.link(address, **(link or dict.fromkeys(LINK, "")))
 

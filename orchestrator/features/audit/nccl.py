@@ -85,7 +85,8 @@ def _unknown(host: str, places: Mapping[str, Mapping[str, str]]) -> Iterator[Che
             if close:
                 words = f"{name!r} of {where}, which NCCL does not read"
                 yield _warn(host, words, close[0], f"did you mean {close[0]}?")
-            elif not has_plugin:  # a plug-in has variables of its own
+            elif name.strip().startswith("NCCL_") and not has_plugin:
+                # A plug-in has variables of its own, and files set those of other libraries.
                 words = f"{name!r} of {where}, which NCCL does not read"
                 yield _warn(host, words, "names that NCCL knows")
 

@@ -50,7 +50,6 @@ class Bridge:
     """A PCIe bridge; ``acs`` is [capability, control], empty without ACS, None if not readable."""
 
     max_link_speed: str = ""
-    max_link_width: str = ""
     acs: tuple[int, ...] | None = None
 
 
@@ -71,8 +70,6 @@ class HostReport:
     """
 
     admin: bool = False
-    machine: str = ""
-    virtual: bool = False
     command_line: str = ""
     memory_nodes: int = 0
     iommu_groups: int = 0

@@ -39,6 +39,7 @@ from tests.support.host_tree import (
 from tests.support.judge import LIMIT_S
 from tests.support.node_facts import port
 
+DATA = Path(__file__).parents[2] / "data" / "host-audit"
 HOST = Host("n1", "10.0.0.1", gpus=2)
 
 
@@ -110,6 +111,9 @@ PLANTS: dict[str, tuple[str, Plant, str]] = {
         "GPU 61:00.0: a slot of 16.0 GT/s PCIe for 32.0 GT/s PCIe"),
     "one GPU of two is slow": ("pcie_link", lambda tree: tree.link(GPU, current_link_speed="2.5 GT/s PCIe"),
         "GPU 43:00.0: 2.5 GT/s PCIe of 32.0 GT/s PCIe"),
+    "all GPUs are slow": ("pcie_link",
+        lambda tree: [tree.link(place, current_link_speed="8.0 GT/s PCIe") for place in (GPU, OTHER_GPU)],
+        "GPU 43:00.0, GPU 61:00.0: 8.0 GT/s PCIe of 32.0 GT/s PCIe"),
     "a governor that waits for load": ("governor",
         lambda tree: tree.write("sys/devices/system/cpu/cpu3/cpufreq/scaling_governor", "powersave"),
         "powersave (intel_pstate) on 1 processor"),
@@ -190,8 +194,9 @@ def test_a_topology_file_that_is_there_and_a_variable_that_a_login_overrides_are
 ) -> None:
     tree = HostTree(tmp_path)
     tree.write("opt/topo.xml", "<system/>")
-    tree.write("etc/nccl.conf", "#NCCL_SHM_DISABLE=1\nNCCL_P2P_DISABLE=1")
-    assert findings(audited(tree, NCCL_TOPO_FILE="/opt/topo.xml", NCCL_P2P_DISABLE="0")) == {}
+    tree.write("etc/nccl.conf", "#NCCL_SHM_DISABLE=1\nNCCL_P2P_DISABLE=1\nNVSHMEM_DISABLE_NVLS=1")
+    env = {"NCCL_P2P_DISABLE": "0", "NCCL_VERSION": "2.28.3-1"}  # as images of CUDA set it
+    assert findings(audited(tree, NCCL_TOPO_FILE="/opt/topo.xml", **env)) == {}
 
 
 def test_one_run_of_findings_names_all_advisories_and_the_version_that_mends_them(
@@ -231,6 +236,16 @@ def test_gpus_that_all_save_power_and_a_root_login_are_no_fault(tmp_path: Path) 
     checks = {check.name: check for check in audited(tree)}
     assert {check.verdict for check in checks.values()} == {"ok"}
     assert checks["pcie_link"].found.endswith("GPUs now slower to save power")
+
+
+def test_a_virtual_machine_with_two_h200_has_one_finding() -> None:
+    """What a real one told: its image's variables and files of NCCL are no fault but one."""
+    told = json.loads((DATA / "h200-vm.json").read_text())
+    checks = judge_host(HOST, FACTS, report.host_report(told))
+    assert findings(checks) == {"nccl_env": ["NCCL_NVLS_ENABLE=0: no reduction in NVLink switches"]}
+    found = {check.name: check.found for check in checks}
+    assert found["pcie_link"] == "2 at 32.0 GT/s PCIe x16" and found["iommu"] == "off"
+    assert found["advisories"] == "nvidia-driver 580.159.04" and "acs" not in found
 
 
 def test_no_more_of_the_kernels_command_line_is_told_than_is_judged(tmp_path: Path) -> None:
