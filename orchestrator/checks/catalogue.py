@@ -146,7 +146,7 @@ CATALOGUE = (
         more="preflight.md#how-data-sets-are-compared",
     ),
     Entry(
-        "program", "Third-party program", "the third-party program",
+        "program", "Third-party program", "the files that a framework names, by their digest",
         must="there, readable, and the same bytes as on the first node",
         cure="copy one version to all nodes; `chmod -R a+rX`",
     ),

@@ -21,7 +21,8 @@ CATALOGUE = (
     ),
     Entry(
         "pcie_link", "PCIe links",
-        "speed and lanes of each GPU and fast network card against what it and its slot can",
+        "speed and lanes of each GPU and fast network card in use, against those of the card itself: a"
+        " driver's tool, which `pcie` asks, counts what the slot cannot as not possible",
         should="its own maximum; GPUs that are all at 2.5 or 5 GT/s only save power",
         cure="reseat the card or riser, or move it to a faster slot; set the speed of the slot in the"
         " BIOS; `lspci -vv` compares LnkSta with LnkCap",

@@ -27,6 +27,7 @@ from orchestrator.inventory import Host
 from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.payload import node_program
 from tests.support.check_tables import assert_table
+from tests.support.cli_project import Project
 from tests.support.host_tree import (
     GPU,
     NIC,
@@ -87,6 +88,17 @@ def test_nothing_is_found_on_a_host_without_a_fault(tmp_path: Path) -> None:
     checks = audited(HostTree(tmp_path))
     assert findings(checks) == {}
     assert {check.name for check in checks} == {entry.name for entry in CATALOGUE}
+
+
+def test_ids_stay_as_they_are_and_are_listed_with_those_of_preflight(tmp_path: Path) -> None:
+    """Records and scripts have these; new ones are added, none is renamed or removed."""
+    ids = "acs iommu pcie_link governor cstates numa_balancing huge_pages gdrcopy ncu perf"
+    done = Project(tmp_path).orch("check", "--list", "--json")
+    listed = [entry["id"] for entry in json.loads(done.stdout)]
+    assert {*ids.split(), "advisories", "nccl_env", "disk"} <= set(listed)
+    assert len(listed) == len(set(listed))
+    refused = Project(tmp_path).orch("check", "--only", "numa_balancign")
+    assert "did you mean 'numa_balancing'?" in refused.stderr
 
 
 def test_the_table_of_the_page_is_that_of_the_list() -> None:
