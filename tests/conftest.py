@@ -86,6 +86,7 @@ WORKERS = {
     "remote/test_loaders.py": "torch",
     "test_wheel.py": "wheel",
     "e2e/test_page.py": "page",
+    **dict.fromkeys(("e2e/test_machines_in_a_lab.py", "lab/test_lab_machines.py"), "machines"),
 }
 """Files whose tests share something that is expensive to make, and run in one worker of xdist for
 it.

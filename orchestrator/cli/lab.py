@@ -77,16 +77,50 @@ def up(
             help="Also start a stand-in for Kubernetes: --hosts pods:app=lab are its nodes.",
         ),
     ] = False,
+    machines: Annotated[
+        int | None,
+        typer.Option(
+            "--machines",
+            metavar="N",
+            min=1,
+            help="Start N nodes with a kernel of their own, by qemu: function, not speed.",
+        ),
+    ] = None,
+    kernel: Annotated[
+        Path | None,
+        typer.Option(
+            "--kernel",
+            metavar="DEB",
+            help="Package linux-image-….deb of machines. Default: the newest installed kernel.",
+        ),
+    ] = None,
+    nfs: Annotated[
+        bool,
+        typer.Option("--nfs", help="The first machine serves /shared to all over NFS 4."),
+    ] = False,
+    loss: Annotated[
+        str, typer.Option("--loss", metavar="PERCENT", help="Packets that machines lose: 1%.")
+    ] = "",
+    delay: Annotated[
+        str,
+        typer.Option("--delay", metavar="TIME", help="Delay of what machines send: 5ms."),
+    ] = "",
     directory: Directory = None,
 ) -> None:
     """Start a lab of N nodes. Each has a real sshd, at 10.11.0.2 … in namespaces (as root), or at
     127.0.0.2 … (any user).
     """
     from orchestrator import lab
+    from orchestrator.errors import ConfigError
 
+    wanted = lab.Machines(kernel, nfs, loss, delay)
+    if machines is None and wanted != lab.Machines():
+        raise ConfigError(
+            "--kernel, --nfs, --loss and --delay are of machines", hint="--machines 2"
+        )
     made = lab.up(
         _directory(directory),
-        nodes=nodes,
+        nodes=machines or nodes,
         python=python,
         gpus_per_node=gpus_per_node,
         slots=slots,
@@ -95,6 +129,7 @@ def up(
         share=share or (),
         slurm=slurm,
         pods=pods,
+        machines=wanted if machines else None,
         say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(f"inventory: {made.inventory}")

@@ -4,7 +4,18 @@
 Programs on the controller's side are started through `argv_inside` with `environment`.
 """
 
+from orchestrator.lab.machines import Machines
 from orchestrator.lab.rehearsal import argv_inside, argv_on, down, environment, up
 from orchestrator.lab.state import Lab, LabNode, load
 
-__all__ = ["Lab", "LabNode", "argv_inside", "argv_on", "down", "environment", "load", "up"]
+__all__ = [
+    "Lab",
+    "LabNode",
+    "Machines",
+    "argv_inside",
+    "argv_on",
+    "down",
+    "environment",
+    "load",
+    "up",
+]

@@ -65,6 +65,7 @@ def describe(lab: Lab, gpus: int, slots: int) -> str:
     isolation = {
         "namespaces": "in separate network namespaces with sshd, no route out",
         "loopback": "on this machine's loopback with sshd as this user; they share files and ports",
+        "machines": "machines of qemu, with sshd and soft RoCE, no route out",
         "asyncssh": "on this machine's loopback with a Python SSH server, not OpenSSH; they share files and ports",
     }
     ends = " to ".join(dict.fromkeys((lab.nodes[0].address, lab.nodes[-1].address)))
@@ -77,13 +78,16 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}s" if count > 1 else f"{count} {noun}"
 
 
-def inventory_text(lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, str]) -> str:
+def inventory_text(
+    lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, str], workdir: str = ""
+) -> str:
     """Return the lab's inventory in the project's YAML. Every value is written as JSON, which YAML
     contains.
 
-    ``settings``: variables of nodes that have GPUs.
+    ``settings``: variables of nodes that have GPUs; ``workdir``: orch's folder on nodes, if it is
+    not in their homes.
     """
-    interface = "eth0" if lab.kind == "namespaces" else "lo"
+    interface = "eth0" if lab.in_namespaces else "lo"
     ssh = {
         "user": login_user(lab),
         "port": lab.nodes[0].port,
@@ -96,7 +100,9 @@ def inventory_text(lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, st
         "python": shlex.quote(lab.python),
         "runner_python": shlex.quote(lab.python),
     }
-    if lab.kind == "namespaces":
+    if workdir:
+        variables["workdir"] = workdir
+    if lab.in_namespaces:
         variables["lab_private"] = " ".join(PRIVATE)
     return "".join(
         [

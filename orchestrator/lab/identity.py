@@ -35,8 +35,8 @@ _SFTP_SERVERS = (
 
 
 def login_user(lab: Lab) -> str:
-    """Return the login user: root in a namespace lab, else the user who started the lab."""
-    if lab.kind == "namespaces":
+    """Return the login user: root in a lab in namespaces, else the user who started the lab."""
+    if lab.in_namespaces:
         return "root"
     return getpass.getuser()
 
@@ -53,7 +53,7 @@ def write_identity(lab: Lab) -> None:
         known_hosts.append(f"{','.join(names)} {' '.join(host_key.split()[:2])}\n")
     (lab.directory / "known_hosts").write_text("".join(known_hosts), encoding="ascii")
     lab.ssh_config.write_text(_ssh_config(lab), encoding="utf-8")
-    if lab.kind == "namespaces":
+    if lab.in_namespaces:
         for node in lab.nodes:
             _write_home_keys(lab, node)
 
@@ -114,7 +114,7 @@ def session_environment(lab: Lab, node: LabNode) -> dict[str, str]:
     kept = {}
     if os.environ.get("LD_LIBRARY_PATH"):
         kept = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]}
-    if lab.kind == "namespaces":
+    if lab.in_namespaces:
         if lab.slurm:
             return {**kept, "SLURM_CONF": str(lab.slurm_conf)}
         return kept

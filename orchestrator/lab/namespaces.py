@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.lab import cgroups, machine, slurm
+from orchestrator.lab import cgroups, machine, machines, slurm
 from orchestrator.lab.identity import write_sshd_config
 from orchestrator.lab.programs import find, run
 from orchestrator.lab.state import Lab, LabNode
@@ -47,7 +47,8 @@ def addresses(count: int) -> list[str]:
     return [str(FIRST + index) for index in range(count)]
 
 
-def _network(lab: Lab) -> ipaddress.IPv4Network:
+def network_of(lab: Lab) -> ipaddress.IPv4Network:
+    """Return the network of the nodes and the controller's side."""
     return ipaddress.IPv4Network("10.11.0.0/24" if len(lab.nodes) <= 253 else "10.11.0.0/20")
 
 
@@ -128,8 +129,8 @@ def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> di
         libraries = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]}
     return {
         "name": node.name,
-        "address": node.address,
-        "netmask": str(_network(lab).netmask),
+        "address": node.address if lab.kind == "namespaces" else "",
+        "netmask": str(network_of(lab).netmask),
         "neighbours": [str(FIRST - 1), len(lab.nodes) + 1] if len(lab.nodes) > _WIDE else [],
         "pid_file": str(node.folder / "pid"),
         "clock": str(clock_of(node)),
@@ -137,22 +138,20 @@ def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> di
         "console": str(node.folder / "console.log"),
         "mounts": machine.mounts(lab, node, shares),
         "folders": ["/run/sshd", "/run/lock", "/run/user", *(slurm.folders() if lab.slurm else [])],
-        "programs": [
-            [
-                sshd,
-                "-D",
-                "-f",
-                str(node.folder / "sshd_config"),
-                "-E",
-                str(node.folder / "sshd.log"),
-            ],
-            *(slurm.programs(lab, node) if lab.slurm else []),
-        ],
+        "programs": _programs(lab, node, sshd),
         "env": {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             **libraries,
         },
     }
+
+
+def _programs(lab: Lab, node: LabNode, sshd: str) -> list[list[str]]:
+    if lab.kind == "machines":
+        return machines.programs(node)
+    config, log = node.folder / "sshd_config", node.folder / "sshd.log"
+    listener = [sshd, "-D", "-f", str(config), "-E", str(log)]
+    return [listener, *(slurm.programs(lab, node) if lab.slurm else [])]
 
 
 def _start_holder(lab: Lab, plan: Path) -> None:
@@ -188,7 +187,9 @@ def _wire(lab: Lab, nodes: Sequence[LabNode], before: str) -> None:
             _wait_for_pid(node.folder / "pid", node.folder / "console.log", node.name),
             port_of(node),
         )
-        far_end = f"peer name eth0 mtu {lab.mtu} address {_mac(node.address)} netns {pid}"
+        # A machine has the address at its own end of the cable, inside.
+        address = f"address {_mac(node.address)} " if lab.kind == "namespaces" else ""
+        far_end = f"peer name eth0 mtu {lab.mtu} {address}netns {pid}"
         lines += [
             f"link add {port} mtu {lab.mtu} type veth {far_end}\n",
             f"link set {port} master {_bridge_of(node)} up\n",
@@ -201,7 +202,7 @@ def _bridges(lab: Lab) -> str:
     lines = [
         f"link add br0 address {_mac(str(FIRST - 1))} mtu {lab.mtu} type bridge forward_delay 0\n"
     ]
-    lines += [f"addr add {FIRST - 1}/{_network(lab).prefixlen} dev br0\nlink set br0 up\n"]
+    lines += [f"addr add {FIRST - 1}/{network_of(lab).prefixlen} dev br0\nlink set br0 up\n"]
     for bridge in dict.fromkeys(map(_bridge_of, lab.nodes)):
         if bridge != "br0":
             lines += [

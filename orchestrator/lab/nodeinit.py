@@ -212,7 +212,8 @@ def node_main(node: dict[str, Any]) -> NoReturn:
     os.chdir("/")
     interface_up("lo")
     wait_for_interface("eth0", 30.0 + 0.2 * (node["neighbours"] or [None, 0])[1])
-    set_address("eth0", node["address"], node["netmask"])
+    if node["address"]:
+        set_address("eth0", node["address"], node["netmask"])
     interface_up("eth0")
     if node["neighbours"]:
         know_neighbours("eth0", *node["neighbours"])

@@ -26,12 +26,23 @@ _PACKAGES = {
     "sshd": "openssh-server",
     "ssh": "openssh-client",
     "munged": "munge",
+    "qemu-system-x86_64": "qemu-system-x86",
+    "busybox": "busybox-static",
+    **dict.fromkeys(("modprobe", "depmod"), "kmod"),
+    "rdma": "iproute2",
+    "mkfs.ext4": "e2fsprogs",
+    "mount.nfs4": "nfs-common",
+    **dict.fromkeys(("exportfs", "rpc.nfsd", "rpc.mountd"), "nfs-kernel-server"),
     **dict.fromkeys(("srun", "sbatch", "scontrol", "squeue", "scancel", "sinfo"), "slurm-client"),
 }
 _NEEDED: dict[Kind, tuple[str, ...]] = {
     "namespaces": ("ip", "nsenter", "unshare", "sshd"),
     "loopback": ("sshd",),
     "asyncssh": (),
+    "machines": (
+        *("ip", "nsenter", "unshare", "sshd"),
+        *("qemu-system-x86_64", "busybox", "cpio", "modprobe", "depmod"),
+    ),
 }
 
 
@@ -79,12 +90,10 @@ def choose_kind(requested: str | None) -> tuple[Kind, list[str]]:
     Raises ConfigError if the requested kind, or with None every kind, is impossible on this
     machine.
     """
-    if requested is not None and requested not in KINDS:
+    if requested is not None and requested not in _NEEDED:
         raise ConfigError(f"lab kind: expected one of {', '.join(KINDS)}, got {requested!r}")
     reasons: list[str] = []
-    for kind in KINDS:
-        if requested not in (None, kind):
-            continue
+    for kind in KINDS if requested is None else [requested]:
         obstacle = _obstacle(kind)
         if not obstacle:
             return kind, reasons
@@ -97,7 +106,7 @@ def _obstacle(kind: Kind) -> str:
     possible.
     """
     missing = [name for name in _NEEDED[kind] if not _is_installed(name)]
-    if kind == "namespaces":
+    if kind in ("namespaces", "machines"):
         if os.geteuid():
             return "needs root"
         return _missing(missing) or _namespaces_obstacle()

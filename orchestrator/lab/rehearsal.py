@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +25,9 @@ from orchestrator.lab import pods as podlab
 from orchestrator.lab import slurm as slurmlab
 from orchestrator.lab.description import describe, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
+from orchestrator.lab.machines import SHARED, Machines
+from orchestrator.lab.machines import prepare as prepare_machines
+from orchestrator.lab.machines import require as require_machines
 from orchestrator.lab.programs import choose_kind, run
 from orchestrator.lab.state import (
     Kind,
@@ -49,6 +54,8 @@ from orchestrator.procs import (
 )
 
 _ANSWER_TIMEOUT_S = 30.0
+_BOOT_TIMEOUT_S = 300.0
+"""For each machine that boots at the same time: emulated on a busy computer, one takes a minute."""
 
 
 def up(
@@ -63,6 +70,7 @@ def up(
     share: Sequence[Path] = (),
     slurm: bool = False,
     pods: bool = False,
+    machines: Machines | None = None,
     say: Callable[[str], None],
 ) -> Lab:
     """Build a lab in ``directory`` and return it when every node's SSH server answers.
@@ -71,12 +79,14 @@ def up(
     ``slots`` is the number of ranks for a node without GPUs; ``kind`` None chooses the best kind
     that is possible on this machine; ``share`` are folders below private ones, such as /home,
     /root, /run or /tmp, that stay visible on the nodes of a namespace lab; ``slurm`` also starts
-    Slurm, with one CPU for each rank; ``pods`` also the API server of a Kubernetes cluster. Raises
+    Slurm, with one CPU for each rank; ``pods`` also the API server of a Kubernetes cluster;
+    ``machines`` is what the nodes of a lab of machines are to have. Raises
     ConfigError before anything is started, RunError if a node does not start; neither leaves
     anything behind.
     """
     gpus = gpus_for_each(nodes, gpus_per_node)
-    chosen, reasons = choose_kind(kind)
+    chosen, reasons = choose_kind("machines" if machines else kind)
+    kernel = require_machines(machines, nodes, gpus) if machines else None
     for reason in reasons:
         say(f"lab: not {reason}")
     lab = _plan(directory.resolve(), chosen, nodes, _interpreter(python), mtu)
@@ -91,18 +101,25 @@ def up(
     try:
         write_identity(lab)
         lab.inventory.parent.mkdir(parents=True, exist_ok=True)
-        text = inventory_text(lab, gpus=gpus, slots=slots, settings=gpu_settings(os.environ))
+        workdir = f"{SHARED}/orch" if machines and machines.nfs else ""
+        text = inventory_text(
+            lab, gpus=gpus, slots=slots, settings=gpu_settings(os.environ), workdir=workdir
+        )
         lab.inventory.write_text(text, encoding="utf-8")
         if slurm:
             slurmlab.prepare(lab, gpus or slots)
         if pods:
             podlab.prepare(lab, gpus, slots)
+        if machines and kernel:
+            prefix = namespaces.network_of(lab).prefixlen
+            words = prepare_machines(lab, machines, kernel, cpus=slots, prefix=prefix, shares=share)
+            say(f"lab: machines of {words}")
         _start_all(lab, share)
         if slurm:
             slurmlab.start(lab)
         if pods:
             podlab.start(lab, namespaces.inside(lab)).returncode = 0  # it outlives this process
-        wait_until_answering(lab, lab.nodes, timeout_s=lab.limit_s(_ANSWER_TIMEOUT_S))
+        wait_until_answering(lab, lab.nodes)
         mark_ready(lab)
     except BaseException:
         down(lab.directory)
@@ -123,7 +140,7 @@ def _interpreter(python: str) -> str:
 
 
 def _plan(directory: Path, kind: Kind, nodes: int, python: str, mtu: int) -> Lab:
-    if kind == "namespaces":
+    if kind in ("namespaces", "machines"):
         addresses, port = namespaces.addresses(nodes), 22
     else:
         addresses = loopback.addresses(nodes)
@@ -151,7 +168,7 @@ def _clear_rest(directory: Path, say: Callable[[str], None]) -> None:
 
 
 def _start_all(lab: Lab, share: Sequence[Path]) -> None:
-    if lab.kind == "namespaces":
+    if lab.in_namespaces:
         namespaces.start(lab, [path.absolute() for path in share])
     else:
         start_nodes(lab, lab.nodes)
@@ -168,23 +185,29 @@ def start_nodes(lab: Lab, nodes: Sequence[LabNode]) -> None:
             namespaces.start_node(lab, node)
 
 
-def wait_until_answering(
-    lab: Lab, nodes: Sequence[LabNode], *, timeout_s: float = _ANSWER_TIMEOUT_S
-) -> None:
+def wait_until_answering(lab: Lab, nodes: Sequence[LabNode]) -> None:
     """Wait until these nodes' SSH servers answer. Raises RunError with their output if one does
     not.
     """
     script = str(Path(__file__).with_name("banner.py"))
     targets = [f"{node.address}:{node.port}" for node in nodes]
-    try:
-        run(
-            [*argv_inside(lab, [sys.executable, "-I", "-S", script, str(timeout_s), *targets])],
-            timeout_s=timeout_s + 30,
-        )
-    except RunError as error:
-        raise RunError(
-            f"{error.message}{_last_words(lab, nodes)}", kind="node_unfit", where="lab"
-        ) from error
+    limit_s = lab.limit_s(_ANSWER_TIMEOUT_S)
+    if lab.kind == "machines":
+        limit_s = _BOOT_TIMEOUT_S * len(nodes)
+    # In parts, to see in between if a node has ended.
+    part_s = lab.limit_s(_ANSWER_TIMEOUT_S / 3)
+    argv = argv_inside(lab, [sys.executable, "-I", "-S", script, str(part_s), *targets])
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            run(argv, timeout_s=part_s + 30)
+            break
+        except RunError as error:
+            if time.monotonic() < deadline and all(node.pid for node in nodes):
+                continue
+            raise RunError(
+                f"{error.message}{_last_words(lab, nodes)}", kind="node_unfit", where="lab"
+            ) from error
     # If a server of this lab found its port in use, another lab's server may have answered in its
     # place.
     if dead := [node.name for node in nodes if not node.pid]:
@@ -208,22 +231,21 @@ def argv_inside(lab: Lab, argv: Sequence[str]) -> list[str]:
     """Return the argv that runs ``argv`` on the controller's side, under the same process id; see
     also `environment`.
     """
-    if lab.kind == "namespaces":
+    if lab.in_namespaces:
         return [*namespaces.inside(lab), *argv]
     return list(argv)
 
 
 def argv_on(lab: Lab, node: str, argv: Sequence[str]) -> list[str]:
-    """Return the argv that runs ``argv`` on a node, in its home, without SSH."""
+    """Return the argv that runs ``argv`` on a node, in its home, without SSH where its kernel is
+    this machine's.
+    """
     lab_node = lab.node(node)
-    return [
-        *(
-            namespaces.on_node(lab_node)
-            if lab.kind == "namespaces"
-            else loopback.on_node(lab, lab_node)
-        ),
-        *argv,
-    ]
+    if lab.kind == "machines":
+        return argv_inside(lab, ["ssh", "-F", str(lab.ssh_config), node, shlex.join(argv)])
+    if lab.kind == "namespaces":
+        return [*namespaces.on_node(lab_node), *argv]
+    return [*loopback.on_node(lab, lab_node), *argv]
 
 
 def environment(lab: Lab) -> Mapping[str, str]:

@@ -20,8 +20,9 @@ from orchestrator.errors import ConfigError
 from orchestrator.files import failures, make_folder, remove_parts, write_atomic
 from orchestrator.procs import live_pid
 
-Kind = Literal["namespaces", "loopback", "asyncssh"]
+Kind = Literal["namespaces", "loopback", "asyncssh", "machines"]
 KINDS: tuple[Kind, ...] = ("namespaces", "loopback", "asyncssh")
+"""The kinds of which the best is chosen; machines are asked for."""
 SCHEMA = 1
 _OWN_FILES = (
     "asyncssh.log", "authorized_keys", "control", "holder.log", "holder.pid", "holder.pid.part", "id_ed25519", "id_ed25519.pub",
@@ -66,6 +67,11 @@ class Lab:
     pods: bool = False
 
     @property
+    def in_namespaces(self) -> bool:
+        """Whether each node is in namespaces of its own, with a cable to the controller's side."""
+        return self.kind in ("namespaces", "machines")
+
+    @property
     def work(self) -> Path:
         """The folder of the lab's inventory. Not a project: benches belong to the project that the
         lab was started in.
@@ -100,8 +106,13 @@ class Lab:
         return self.directory / "pods"
 
     @property
+    def kernel_folder(self) -> Path:
+        """The kernel of machines and its modules, if the lab has machines; nodes see it too."""
+        return self.directory / "kernel"
+
+    @property
     def holder(self) -> int:
-        """Process id of a namespace lab's holder, with which every process of the lab ends. 0 if it
+        """Process id of the holder of a lab in namespaces, with which every process of the lab ends. 0 if it
         has ended.
         """
         return live_pid(self.directory / "holder.pid")
@@ -190,7 +201,7 @@ def load(directory: Path) -> Lab:
     lab = read(directory)
     if lab is None:
         raise ConfigError(f"no lab is up in {directory}", hint="start one with `orch lab up`")
-    alive = lab.holder if lab.kind == "namespaces" else any(node.pid for node in lab.nodes)
+    alive = lab.holder if lab.in_namespaces else any(node.pid for node in lab.nodes)
     if not alive or not (directory / "ready").exists():
         state = "died" if not alive else "is not up yet, or its start was interrupted"
         raise ConfigError(f"the lab in {directory} {state}", hint="clear it with `orch lab down`")
@@ -229,6 +240,7 @@ def remove(lab: Lab) -> list[str]:
     owned = [lab.directory / "nodes"]
     owned += [lab.slurm_folder] if lab.slurm else []
     owned += [lab.pods_folder] if lab.pods else []
+    owned += [lab.kernel_folder] if lab.kind == "machines" else []
     for folder in owned:
         if folder.exists():
             shutil.rmtree(folder)

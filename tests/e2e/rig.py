@@ -237,9 +237,12 @@ def running(
     controller: Controller, *words: str, nodes: int = 4, step: int = 3
 ) -> subprocess.Popen[str]:
     """Start a bench that lasts, and return once its first rank has done a few steps."""
+    known = set(controller.project.glob("runs/*/*/manifest.json"))
     process = controller.start("bench", *LONG, "--nodes", str(nodes), "--gpus", "1", *words)
     judge.wait_for(
-        lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned"
+        lambda: set(controller.project.glob("runs/*/*/manifest.json")) > known,
+        20,
+        "no run was planned",
     )
     controller.wait_for_step(step)
     return process

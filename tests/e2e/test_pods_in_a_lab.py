@@ -21,7 +21,7 @@ from orchestrator.engines.kubernetes.hosts import INDEX
 from orchestrator.lab import cgroups, namespaces
 from orchestrator.lab import pods as podlab
 from orchestrator.procs import cmdline, descendants, live_pid, snapshot
-from tests.e2e.rig import LONG, QUICK, Controller
+from tests.e2e.rig import LONG, QUICK, Controller, running
 from tests.support import faults, hashing, judge, node_groups
 from tests.support.pods import no_pods
 
@@ -29,19 +29,6 @@ pytestmark = [
     pytest.mark.skipif(bool(no_pods()), reason=no_pods()),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
 ]
-
-
-def running(controller: Controller, *words: str) -> subprocess.Popen[str]:
-    """Start another bench that lasts, and return once its first rank has done a few steps."""
-    known = set(controller.project.glob("runs/*/*/manifest.json"))
-    process = controller.start("bench", *LONG, "--nodes", "2", "--gpus", "1", *words)
-    judge.wait_for(
-        lambda: set(controller.project.glob("runs/*/*/manifest.json")) > known,
-        60,
-        "no run was planned",
-    )
-    controller.wait_for_step(3, within_s=60)
-    return process
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +115,7 @@ def test_a_check_of_a_pod_says_what_its_template_lacks(controller: Controller) -
 def test_a_pod_whose_machine_is_gone_is_a_lost_node_and_another_bench_runs_later(
     controller: Controller,
 ) -> None:
-    process = running(controller, "--hosts", "pods:app=lab")
+    process = running(controller, "--hosts", "pods:app=lab", nodes=2)
     faults.crash(controller.lab, "node2")
     done = controller.end(process, 60)
     assert done.code == 3 and "pod node2 in namespace default was deleted" in done.err, done
