@@ -140,7 +140,8 @@ image:
 DEMO_PACKAGES := openssh-server openssh-client iproute2
 TEST_PACKAGES := $(DEMO_PACKAGES) nftables procps csh tcsh zsh fish chromium fio libpam-google-authenticator openssl \
 	krb5-kdc krb5-admin-server krb5-user libssl-dev \
-	slurmctld slurmd slurm-client munge podman runc
+	slurmctld slurmd slurm-client munge podman runc \
+	qemu-system-x86 busybox-static cpio kmod nfs-kernel-server nfs-common
 
 define install_packages
 	@missing=$$(for name in $(1); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \
@@ -154,6 +155,15 @@ define install_packages
 	fi
 endef
 
+# The kernel of a lab's machines, 70 MB, only unpacked: installed, it would want an initramfs and a boot loader.
+define download_kernel
+	@name=$$(apt-cache depends -i linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: //p'); \
+	if [ -n "$$name" ] && [ "$$(id -u)" = 0 ] && [ -z "$$(ls $(VENV)/kernel/*.deb 2>/dev/null)" ]; then \
+		echo "== apt-get download $$name"; \
+		mkdir -p $(VENV)/kernel && (cd $(VENV)/kernel && apt-get -qq -o APT::Sandbox::User=root download $$name) || true; \
+	fi
+endef
+
 $(VENV)/.demo: setup.cfg
 	$(call install_packages,$(DEMO_PACKAGES))
 	@echo "== pip install into $(VENV): orch and what it needs, asyncssh, matplotlib, $(TORCH) (long)"
@@ -164,6 +174,7 @@ $(VENV)/.demo: setup.cfg
 
 $(VENV)/.test: $(VENV)/.demo
 	$(call install_packages,$(TEST_PACKAGES))
+	$(download_kernel)
 	@echo "== pip install into $(VENV): pytest, hypothesis, ruff, mypy and their plugins"
 	@$(BIN)/pip install --quiet --editable '.[test]'
 	@touch $@

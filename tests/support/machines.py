@@ -40,10 +40,10 @@ def no_machines(*, nfs: bool = False) -> str:
     return ""
 
 
-def control(lab: Lab, name: str, command: str, **arguments: Any) -> Any:
+def control(lab: Lab, node: str, command: str, /, **arguments: Any) -> Any:
     """Give a command to the qemu of a machine (QMP), and return its answer."""
     # By a descriptor of its folder: a socket's path must have fewer than 108 bytes.
-    folder = os.open(lab.node(name).folder, os.O_PATH)
+    folder = os.open(lab.node(node).folder, os.O_PATH)
     try:
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(judge.LIMIT_S)
