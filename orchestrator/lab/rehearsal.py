@@ -84,6 +84,10 @@ def up(
     ConfigError before anything is started, RunError if a node does not start; neither leaves
     anything behind.
     """
+    if kind == "machines":
+        machines = machines or Machines()
+    if machines and gpus_per_node is None:
+        gpus_per_node = 0
     gpus = gpus_for_each(nodes, gpus_per_node)
     chosen, reasons = choose_kind("machines" if machines else kind)
     kernel = require_machines(machines, nodes, gpus) if machines else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ def require(wanted: Machines, nodes: int, gpus: int) -> Kernel:
     where = "orch lab up --machines"
     _require_value("--loss", wanted.loss, r"\d+(\.\d+)?%", "1%")
     _require_value("--delay", wanted.delay, r"\d+(\.\d+)?(us|ms|s)", "5ms")
+    if platform.machine() != "x86_64":
+        raise ConfigError(f"expected an x86-64 computer, got {platform.machine()}", where=where)
     if nodes > _MOST:
         raise ConfigError(f"expected at most {_MOST} machines, got {nodes}", where=where)
     if gpus:
