@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.record.submission import Submission
 
 _LOOK_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-_END_S, _SILENT_S = 120.0, 30.0
+_END_S, _SILENT_S, _PATIENCE_S = 120.0, 30.0, 5.0
 
 
 def allocate_job(project: Project, engine: Engine, bench_id: str, request: Request) -> str:
@@ -79,6 +79,9 @@ def _wait(engine: Engine, request: Request, job: str) -> None:
             waited = shortest(request.wait_s)
             message = f"expected all of its hosts within {waited}, it is {state.words}"
             hint = "wait=1h waits longer; it is ended, and holds no host"
+            typer.echo(
+                f"{where} has not all of its hosts within {waited}; it is being ended", err=True
+            )
             raise RunError(message, kind="interrupted", where=where, hint=hint)
         line = f"{where} is {state.words}"
         if line != shown:
@@ -146,6 +149,7 @@ def _cancel(engine: Engine, request: Request, job: str) -> None:
     """
     where = f"{engine.name}: job {job}"
     begin = answered = time.monotonic()
+    is_told = False
     while True:
         try:
             if answered == begin:  # not yet
@@ -163,6 +167,9 @@ def _cancel(engine: Engine, request: Request, job: str) -> None:
         if time.monotonic() - begin > _END_S:
             message = f"it is still {left} {_END_S:g} s after it was cancelled"
             raise RunError(message, kind="not_verified", where=where)
+        if not is_told and time.monotonic() - begin > _PATIENCE_S:
+            typer.echo(f"{where} is still {left}", err=True)
+            is_told = True
         time.sleep(0.1)
     typer.echo(f"{where} is {engine.ending(request, job)}", err=True)
 
@@ -199,8 +206,8 @@ def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
 
 
 def print_orphan_jobs(project: Project) -> None:
-    """Print the jobs of benches whose controller is gone, and how to end them; forget those that
-    are over and left no bench.
+    """Print the jobs of benches whose controller is gone, and how to end them; forget those of
+    which nothing is left, not even a bench.
     """
     for submitted in submissions(project):
         if submitted.is_attended or submitted.engine not in NAMES:
@@ -209,14 +216,19 @@ def print_orphan_jobs(project: Project) -> None:
             engine, request = _asked(submitted)
             jobs = [submitted.job] if submitted.job else engine.find(request, submitted.bench_id)
             states = [(job, engine.look(request, job)) for job in jobs]
+            living = [
+                (job, state)
+                for job, state in states
+                if state and not (state.is_over and not engine.find_rest(request, job))
+            ]
         except OrchError as error:
             typer.echo(
                 f"{submitted.engine}: the job of bench {submitted.bench_id}: {error}", err=True
             )
             continue
-        living = [(job, state) for job, state in states if state and not state.is_over]
         for job, state in living:
-            text = f"{engine.name}: job {job} of bench {submitted.bench_id} is {state.words} and has no controller"
-            typer.echo(f"{text}; to end it: orch cancel {submitted.bench_id}", err=True)
+            bench_id = submitted.bench_id
+            text = f"{engine.name}: job {job} of bench {bench_id} has no controller"
+            typer.echo(f"{text}; to end it: orch cancel {bench_id}; it is {state.words}", err=True)
         if not living and not (project.runs / submitted.bench_id).exists():
             forget(project, submitted.bench_id)

@@ -313,11 +313,11 @@ def _stop_runs(hosts: str, exclude: str, accept_new: bool, bench: str, as_json: 
     from orchestrator.report.text import one_line
 
     runs: list[str | None] = [None]
-    source_of = ""
+    source_of, has_job = "", False
     if bench:
         directory = find_bench(bench)
         record = directory.record()
-        inventory = find_inventory(record)
+        inventory, has_job = find_inventory(record), bool(record.job)
         if not hosts:
             hosts, source_of = inventory, f"bench {record.bench_id}"
         _stop_controller(directory, quiet=as_json)
@@ -325,7 +325,10 @@ def _stop_runs(hosts: str, exclude: str, accept_new: bool, bench: str, as_json: 
     ended: dict[str, list[str]] = {}
     selection = select(hosts, exclude, source_of=source_of)
     with selection.cluster(accept_new) as cluster:
-        errors: list[OrchError] = list(cluster.open_what_answers().values())
+        unreached = cluster.open_what_answers()
+        # Nothing is left of a pod that ended with its job, whose end is proven on its own.
+        gone = [name for name, error in unreached.items() if has_job and error.kind == "host_gone"]
+        errors: list[OrchError] = [unreached[name] for name in unreached if name not in gone]
         # Status comes first: once one node is stopped, the run's own controller may stop the others
         # before this command does.
         active, _ = each(
@@ -347,8 +350,8 @@ def _stop_runs(hosts: str, exclude: str, accept_new: bool, bench: str, as_json: 
                 for fault in Leftovers.of(answer, name).errors(name)
             ]
         typer.echo(
-            f"no orch processes left on {fold(cluster.nodes)}"
-            if cluster.nodes and not errors
+            f"no orch processes left on {fold([*cluster.nodes, *gone])}"
+            if (cluster.nodes or gone) and not errors
             else "",
             err=as_json,
         )

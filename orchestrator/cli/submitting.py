@@ -59,7 +59,7 @@ def hosts_for(
     most = max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0)
     job = engine.request(given[asked[0]], most, spares)
     project = Project.here(os.environ)
-    if caution := engine.caution():
+    if caution := engine.caution(job):
         typer.echo(caution, err=True)
     if dry_run:
         yield _expected(project, engine, job, bench_id, as_json)

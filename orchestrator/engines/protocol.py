@@ -79,8 +79,8 @@ class Engine(Protocol):
     def describe(self, request: Any, bench_id: str) -> str:
         """Return what would be submitted, for people; without secrets."""
 
-    def caution(self) -> str:
-        """Return what people should know before they submit a job from here; may be empty."""
+    def caution(self, request: Any) -> str:
+        """Return what people should know before they submit this job from here; may be empty."""
 
     def check(self, request: Any) -> None:
         """Raise ConfigError if its programs or the user's rights are missing."""

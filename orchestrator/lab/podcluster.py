@@ -264,7 +264,10 @@ class Cluster:
             shutil.rmtree(f"/proc/{node.pid}/root{self._home(pod)}", ignore_errors=True)
         if pod["status"]["phase"] == "Running":
             pod["status"]["phase"] = "Failed" if code else "Succeeded"
-            ending = {"exitCode": code, "reason": "Error" if code else "Completed"}
+            ending: Object = {"exitCode": code, "reason": "Error" if code else "Completed"}
+            if code:  # as its policy FallbackToLogsOnError says
+                log = self.path.with_name(f"{name}.log").read_text(errors="replace")
+                ending["message"] = log[-2048:]
             pod["status"]["containerStatuses"][0].update(state={"terminated": ending}, ready=False)
         if "deletionTimestamp" in pod["metadata"]:
             self._forget(name)
@@ -291,6 +294,7 @@ class Cluster:
         if name in self.mains:
             self.kill_main(name, signal.SIGTERM)
             grace_s = pod["spec"].get("terminationGracePeriodSeconds", 30)
+            pod["metadata"]["deletionGracePeriodSeconds"] = grace_s
             loop = asyncio.get_running_loop()
             loop.call_later(grace_s, self.kill_main, name, signal.SIGKILL)
         else:

@@ -276,6 +276,7 @@ def test_pods_that_cannot_be_placed_are_named_with_the_reason_and_let_go(
     assert done.code == 1, done
     assert "0 of 2 pods run, without index 0, 1;" in done.err, done
     assert "0/2 nodes are available: 2 Insufficient cpu" in done.err
+    assert "has not all of its hosts within 1s; it is being ended" in done.err
     assert_nothing_is_left(controller)
     done = controller.orch(*words, "image=no-such,wait=1s", timeout_s=60)
     assert done.code == 1 and "ImagePullBackOff, Back-off pulling" in done.err, done
@@ -289,6 +290,22 @@ def test_pods_that_cannot_be_placed_are_named_with_the_reason_and_let_go(
     assert done.code and "expected the right to create pods/exec" in done.err, done
     done = controller.orch(*words, "pods:app=lab,context=stranger", timeout_s=60)
     assert done.code and "resources: [pods, events], verbs: [get, list]" in done.err, done
+    assert_nothing_is_left(controller)
+
+
+def test_a_template_whose_command_ends_is_told_with_its_last_line(
+    controller: Controller, tmp_path: Path
+) -> None:
+    path = tmp_path / "pod.yaml"
+    command = ["sh", "-c", "echo no such license >&2; exit 3"]
+    container = {"name": "main", "image": "lab", "command": command}
+    path.write_text(json.dumps({"spec": {"containers": [container]}}))
+    done = controller.orch(
+        "bench", *QUICK, "--nodes", "1", "--kubernetes", f"{path},wait=1h", timeout_s=120
+    )
+    assert done.code == 1, done
+    words = "the command of index 0 has ended 2 times, main exited with 3: no such license"
+    assert f"{words}; it must keep running" in done.err, done
     assert_nothing_is_left(controller)
 
 
@@ -328,6 +345,8 @@ def test_a_cancelled_bench_without_a_controller_has_its_logs_home_before_its_pod
         assert b"orch step=" in log.read_bytes() or name != "rank-0.out"
     assert len(list(run.glob("logs/*/exit.json"))) == 2
     assert_nothing_is_left(controller)
+    again = controller.orch("cancel", controller.bench.name, timeout_s=90)
+    assert again.code == 0 and "no orch processes left on" in again.out, again
 
 
 def test_a_bench_whose_kubectls_and_whose_controller_are_killed_goes_on_in_its_pods(

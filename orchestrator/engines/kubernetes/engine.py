@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,10 @@ from orchestrator.engines.kubernetes.hosts import (
     one_for_each_machine,
     parse_source,
 )
-from orchestrator.engines.kubernetes.pods import last_event, obstacle
+from orchestrator.engines.kubernetes.pods import ending, last_event, obstacle
 from orchestrator.engines.kubernetes.request import (
+    GRACE,
+    LONGEST_GRACE_S,
     PodsWanted,
     job_name,
     parse_pods,
@@ -35,6 +38,8 @@ from orchestrator.files import PROJECT_HINT, write_atomic
 from orchestrator.inventory import fold, open_inventory
 from orchestrator.record import Project
 
+_FAILURES = 2
+"""From this many on, a pod that fails has a cause that another try does not mend."""
 _REFUSED = re.compile(r"\((?:Invalid|BadRequest|Forbidden|AlreadyExists|NotFound|Unauthorized)\)")
 
 
@@ -50,7 +55,7 @@ class KubernetesEngine:
         """
         wanted = parse_pods(text, nodes, spares)
         template = _template(wanted)
-        gpus = gpus_of(wanted.container(template["spec"])) if template else 0
+        gpus = gpus_of(wanted.container(template)) if template else 0
         return replace(wanted, template_gpus=gpus)
 
     def recall(self, options: Sequence[str]) -> PodsWanted:
@@ -66,9 +71,15 @@ class KubernetesEngine:
                     variable["value"] = "(not shown)"
         return json.dumps(job, indent=1) + "\n"
 
-    def caution(self) -> str:
-        """Return nothing."""
-        return ""
+    def caution(self, request: PodsWanted) -> str:
+        """Say that pods have less time to end than their template gives them."""
+        given_s = _template(request).get("spec", {}).get(GRACE, 0)
+        text = f"kubernetes: {GRACE} of the template, {given_s}, becomes {LONGEST_GRACE_S}"
+        return (
+            f"{text}, so that the end of a bench is that of its pods"
+            if given_s > LONGEST_GRACE_S
+            else ""
+        )
 
     def check(self, request: PodsWanted) -> None:
         """Check kubectl, and the rights of its user."""
@@ -102,14 +113,19 @@ class KubernetesEngine:
         found = namespace.get(f"jobs/{job}")
         if found is None:
             return None
+        pods, container = request.pods(job, namespace).items(), request.get("container")
+        running, waiting = _ready(pods, container)
+        ended = _ended(pods, container)
+        if "deletionTimestamp" in found["metadata"]:
+            return JobState("; ".join(["being deleted", *waiting[:4]]), is_over=True)
         for condition in found.get("status", {}).get("conditions", ()):
             if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
                 told = [condition["type"], condition.get("reason"), condition.get("message")]
-                return JobState(", ".join(filter(None, told)), is_over=True)
-        pods = request.pods(job, namespace).items()
-        running, waiting = _ready(pods, request.get("container"))
+                return JobState(", ".join(filter(None, [*told, *ended[:4]])), is_over=True)
         if len(running) == request.count:
             return JobState("RUNNING", is_ready=True)
+        if ended:
+            return JobState("; ".join(["over", *ended[:4]]), is_over=True)
         missing = [str(index) for index in range(request.count) if str(index) not in running]
         words = f"waiting: {len(running)} of {request.count} pods run, without index {', '.join(missing)}"
         if found["spec"].get("suspend"):
@@ -131,9 +147,10 @@ class KubernetesEngine:
     def find_rest(self, request: PodsWanted, job: str) -> str:
         """Return the pods of a job that are still there."""
         namespace = request.namespace()
-        names = [pod["metadata"]["name"] for pod in request.pods(job, namespace).items()]
-        if names:
-            return f"there with {', '.join(names[:4])}"
+        if pods := request.pods(job, namespace).items():
+            names = ", ".join(pod["metadata"]["name"] for pod in pods[:4])
+            why = obstacle(pods[0], request.get("container"))
+            return f"there with {names}" + (f", the first of which {why}" if why else "")
         return "there" if namespace.get(f"jobs/{job}") else ""
 
     def ending(self, request: PodsWanted, job: str) -> str:
@@ -196,6 +213,26 @@ def _write(pods: Pods, path: Path, project: Project, base: Base, say: Say) -> tu
 def _template(request: PodsWanted) -> dict[str, Any]:
     path = request.get("template")
     return read_template(yamlfile.load(Path(path)).value, path) if path else {}
+
+
+def _ended(pods: Sequence[dict[str, Any]], container: str) -> list[str]:
+    """Return how the pods have ended in whose place Kubernetes makes no other one, as beside a
+    container that goes on, or would make another one in vain.
+    """
+    failed = Counter[str]()
+    told = []
+    for pod in pods:
+        meta, phase, how = pod["metadata"], pod["status"].get("phase"), ending(pod, container)
+        if not how or "deletionTimestamp" in meta or pod["status"].get("reason"):
+            continue
+        index = meta.get("annotations", {}).get(INDEX, "")
+        failed[index] += phase == "Failed"
+        if phase != "Failed":
+            told.append(f"the command of {meta['name']} has ended, {how}")
+        elif failed[index] == _FAILURES:
+            words = f"the command of index {index} has ended {_FAILURES} times, {how}"
+            told.append(f"{words}; it must keep running")
+    return told
 
 
 def _ready(pods: Sequence[dict[str, Any]], container: str) -> tuple[set[str], list[str]]:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from orchestrator.engines.kubernetes.client import Namespace
-from orchestrator.engines.kubernetes.pods import obstacle
+from orchestrator.engines.kubernetes.pods import container_name, obstacle
 from orchestrator.errors import ConfigError, OrchError
 from orchestrator.inventory import fold, in_order
 from orchestrator.plural import plural
@@ -116,7 +116,7 @@ def parse_source(text: str) -> Pods:
 
 def _host(pod: Mapping[str, Any], pods: Pods) -> PodHost:
     meta, spec = pod["metadata"], pod["spec"]
-    container = _container(meta, spec, pods.container)
+    container = _container(pod, pods.container)
     labels = meta.get("labels", {})
     job = labels.get(JOB_LABEL)
     index = meta.get("annotations", {}).get(INDEX)
@@ -163,15 +163,13 @@ def gpus_of(container: Mapping[str, Any]) -> int:
     return sum(map(int, counts.values()))
 
 
-def _container(meta: Mapping[str, Any], spec: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
-    """Return the container of a pod with this name, else the one that kubectl takes by default."""
-    default = meta.get("annotations", {}).get("kubectl.kubernetes.io/default-container", "")
-    by_name: dict[str, Mapping[str, Any]] = {one["name"]: one for one in spec["containers"]}
+def _container(pod: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
+    """Return the container of a pod in which ranks run. Raises ConfigError if there is none."""
+    by_name: dict[str, Mapping[str, Any]] = {one["name"]: one for one in pod["spec"]["containers"]}
     if wanted and wanted not in by_name:
         message = f"expected the container {wanted}, got {fold(by_name)}"
-        raise ConfigError(message, where=f"pod {meta['name']}")
-    chosen: Mapping[str, Any] = by_name.get(wanted or default, spec["containers"][0])
-    return chosen
+        raise ConfigError(message, where=f"pod {pod['metadata']['name']}")
+    return by_name[container_name(pod, wanted)]
 
 
 def one_for_each_machine(hosts: Sequence[PodHost]) -> tuple[list[PodHost], list[str]]:

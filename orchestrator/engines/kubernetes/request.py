@@ -21,12 +21,16 @@ from typing import Annotated, Any
 from orchestrator.documents import Invalid, document_field, read
 from orchestrator.engines.kubernetes.client import Namespace
 from orchestrator.engines.kubernetes.hosts import JOB_LABEL, Pods
+from orchestrator.engines.kubernetes.pods import container_name
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, nearest
 from orchestrator.plan.option_values import seconds
 
 IDLE_S = 120
 """Seconds without a process after which a pod ends."""
+
+GRACE, LONGEST_GRACE_S = "terminationGracePeriodSeconds", 30
+"""How long a pod may take to end: its job is deleted when the bench is over, and is waited for."""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 _OPTIONS = {
@@ -49,13 +53,16 @@ _OPTIONS = {
 _WHOLE = ("gpus", "cpus", "nodes")
 _WAIT_S = 600.0
 _SCRIPT = f"""# Holds the machine for a bench of orch, and lets it go when nothing has run here for {IDLE_S} s.
+# Processes of other containers, which may show in /proc, have other mounts.
 trap 'exit 0' TERM
 idle=0
 while [ "$idle" -lt {IDLE_S} ]; do
     sleep 5 & wait $!
     idle=$((idle + 5)); count=0
-    for process in /proc/[0-9]*; do count=$((count + 1)); done
-    if [ "$count" -gt 1 ]; then idle=0; fi
+    for process in /proc/[0-9]*; do
+        if [ "$process/ns/mnt" -ef "/proc/$$/ns/mnt" ]; then count=$((count + 1)); fi
+    done
+    if [ "$count" -ne 1 ]; then idle=0; fi
 done
 """
 
@@ -98,6 +105,7 @@ class _Spec:
     containers: tuple[_Container, ...]
     volumes: tuple[_Named, ...] = ()
     affinity: Mapping[str, Any] = field(default_factory=dict)
+    grace_s: Annotated[int, document_field(key=GRACE)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +188,15 @@ class PodsWanted:
         name = job_name(bench_id)
         pod: dict[str, Any] = json.loads(json.dumps(template)) or {"spec": self._spec()}
         spec = pod["spec"]
-        main = self.container(spec)
+        main = self.container(pod)
         self._ask(main)
         if not template or self.get("shm"):
             self._share_memory(spec, main)
         main.setdefault("command", ["/bin/sh", "-c", _SCRIPT])
+        # The last line of a command that fails then stands in the pod, without a right to read logs.
+        main.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
         spec["restartPolicy"] = "Never"
-        spec.setdefault("terminationGracePeriodSeconds", 5)
+        spec[GRACE] = min(spec.get(GRACE, 5), LONGEST_GRACE_S)
         # One machine is one node: two pods of a job do not share one.
         labels = {"matchLabels": {JOB_LABEL: name}}
         apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": labels}
@@ -207,10 +217,12 @@ class PodsWanted:
         meta = {"name": name, "labels": own}
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": job}
 
-    def container(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the container of a pod in which ranks run. Raises ConfigError if there is none."""
-        wanted = self.get("container")
-        named = [one for one in spec["containers"] if wanted in ("", one.get("name"))]
+    def container(self, template: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the container of a template in which ranks run. Raises ConfigError if there is
+        none.
+        """
+        wanted = container_name(template, self.get("container"))
+        named = [one for one in template["spec"]["containers"] if one["name"] == wanted]
         if not named:
             message = f"expected the container {wanted} in the template, found none"
             raise ConfigError(message, where="--kubernetes")

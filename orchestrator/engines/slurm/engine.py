@@ -55,7 +55,7 @@ class SlurmEngine:
         """Return the command that submits the job, and its script."""
         return f"{shlex.join(request.argv(bench_id))}\n{request.script}"
 
-    def caution(self) -> str:
+    def caution(self, _: JobWanted) -> str:
         """Say that this process runs inside a job already."""
         current = slurm.here(os.environ)
         text = f"slurm: --slurm submits another job, and this runs inside job {current}; to use its nodes"

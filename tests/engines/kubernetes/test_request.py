@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import re
 import subprocess
@@ -57,6 +58,9 @@ def test_a_template_keeps_what_it_says_and_gets_what_a_bench_needs() -> None:
     )
     assert pod["spec"]["restartPolicy"] == "Never"
     assert "command" not in TEMPLATE["spec"]["containers"][1], "the template is not changed"
+    template["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "gpu"}
+    first, second = pod_of(parse_pods("pod.yaml", 2), template)["spec"]["containers"]
+    assert "command" in second and "command" not in first, "ranks run where kubectl enters"
     with pytest.raises(ConfigError, match="expected the container other in the template"):
         pod_of(parse_pods("pod.yaml,container=other", 2), template)
 
@@ -158,3 +162,20 @@ def test_a_pod_ends_when_nothing_has_run_in_it_for_a_while() -> None:
     busy = quick.replace("trap", "sleep 3 &\ntrap", 1)
     assert subprocess.run([*own, busy], check=False, timeout=60).returncode == 0
     assert time.monotonic() - begin >= 3, "a process runs"
+    beside = "unshare --mount sleep infinity &\n"
+    assert subprocess.run([*own, beside + quick], check=False, timeout=60).returncode == 0
+
+
+def test_a_pod_has_half_a_minute_to_end_whatever_its_template_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    engine = KubernetesEngine()
+    for given_s, seconds, said in ((20, 20, False), (300, 30, True)):
+        spec = {"containers": [{"name": "a", "image": "x"}], request.GRACE: given_s}
+        Path("pod.yaml").write_text(json.dumps({"spec": spec}))
+        wanted = engine.request("pod.yaml", 2, 0)
+        assert f'"{request.GRACE}": {seconds},' in engine.describe(wanted, BENCH)
+        assert ("of the template, 300, becomes 30" in engine.caution(wanted)) is said
+    assert pod_of(parse_pods("image=x", 2))["spec"][request.GRACE] == 5
+    assert engine.caution(parse_pods("image=x", 2)) == ""
