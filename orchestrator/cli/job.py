@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.record.submission import Submission
 
 _LOOK_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-_END_S, _SILENT_S, _PATIENCE_S = 120.0, 30.0, 5.0
+_END_S, _SILENT_S, _PATIENCE_S = 120.0, 30.0, 10.0
 
 
 def allocate_job(project: Project, engine: Engine, bench_id: str, request: Request) -> str:

@@ -148,9 +148,9 @@ class KubernetesEngine:
         """Return the pods of a job that are still there."""
         namespace = request.namespace()
         if pods := request.pods(job, namespace).items():
-            names = ", ".join(pod["metadata"]["name"] for pod in pods[:4])
-            why = obstacle(pods[0], request.get("container"))
-            return f"there with {names}" + (f", the first of which {why}" if why else "")
+            of = request.get("container")
+            told = [f"{pod['metadata']['name']} {obstacle(pod, of) or 'runs'}" for pod in pods[:4]]
+            return f"there: {'; '.join(told)}"
         return "there" if namespace.get(f"jobs/{job}") else ""
 
     def ending(self, request: PodsWanted, job: str) -> str:

@@ -60,7 +60,7 @@ while [ "$idle" -lt {IDLE_S} ]; do
     sleep 5 & wait $!
     idle=$((idle + 5)); count=0
     for process in /proc/[0-9]*; do
-        if [ "$process/ns/mnt" -ef "/proc/$$/ns/mnt" ]; then count=$((count + 1)); fi
+        if [ "$process/ns/mnt" -ef /proc/self/ns/mnt ]; then count=$((count + 1)); fi
     done
     if [ "$count" -ne 1 ]; then idle=0; fi
 done

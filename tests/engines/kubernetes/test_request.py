@@ -162,6 +162,7 @@ def test_a_pod_ends_when_nothing_has_run_in_it_for_a_while() -> None:
     busy = quick.replace("trap", "sleep 3 &\ntrap", 1)
     assert subprocess.run([*own, busy], check=False, timeout=60).returncode == 0
     assert time.monotonic() - begin >= 3, "a process runs"
+    assert "$$" not in quick, "of which Kubernetes makes one $"
     beside = "unshare --mount sleep infinity &\n"
     assert subprocess.run([*own, beside + quick], check=False, timeout=60).returncode == 0
 
