@@ -178,6 +178,8 @@ class _Composer:
             value = self._value(next(self.events), ())
             next(self.events)
             following = next(self.events)
+            if isinstance(following, yaml.DocumentStartEvent):
+                following = self._after_empty_document() or following
         except yaml.YAMLError as error:
             raise self._syntax(error, text) from None
         except (
@@ -192,6 +194,14 @@ class _Composer:
                 "remove '---' and everything after it",
             )
         return Document(value, self.lines, self.source)
+
+    def _after_empty_document(self) -> yaml.Event | None:
+        """Return what follows a document without content, as after a last ``---``; else None."""
+        content = next(self.events)
+        if isinstance(content, yaml.ScalarEvent) and not content.value and content.style is None:
+            next(self.events)
+            return next(self.events)
+        return None
 
     def _value(self, event: yaml.Event, path: _KeyPath) -> Any:
         self._count(event)

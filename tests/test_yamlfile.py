@@ -83,6 +83,11 @@ def test_a_word_means_what_yaml_1_2_says(written: str, value: Any) -> None:
     assert type(found) is type(value)
 
 
+@pytest.mark.parametrize("end", ["\n---\n", "\n---", "\n...\n", "\n---\n# the end\n"])
+def test_a_mark_after_which_nothing_comes_begins_no_second_document(end: str) -> None:
+    assert loads(f"a: 1{end}", "file").value == {"a": 1}
+
+
 def test_keys_are_always_the_written_text() -> None:
     document = loads("1: a\ntrue: b\n10.0: c\nnull: d\n022: e\n10.11.0.2: f\n'': g\n", "x")
     assert list(document.value) == ["1", "true", "10.0", "null", "022", "10.11.0.2", ""]

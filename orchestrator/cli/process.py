@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
 import resource
@@ -10,8 +11,8 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from io import FileIO, TextIOWrapper
-from typing import NoReturn, TextIO
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Any, NoReturn, TextIO
 
 
 def run() -> NoReturn:
@@ -99,6 +100,27 @@ def _prepare_streams() -> None:
             setattr(sys, name, TextIOWrapper(FileIO(os.devnull, "w"), encoding="utf-8"))
         elif isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
+    if type(sys.stderr) is TextIOWrapper:
+        sys.stderr = TextIOWrapper(
+            BufferedWriter(_Messages(2, "w", closefd=False)),
+            sys.stderr.encoding,
+            sys.stderr.errors,
+            line_buffering=True,
+        )
+
+
+class _Messages(FileIO):
+    """Standard error, whose reader may go before a bench is over: the rest is then discarded, as
+    neither a run nor the end of a job may depend on it.
+    """
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            return len(data)
 
 
 def _flush(stream: TextIO) -> bool:

@@ -305,11 +305,13 @@ def cancel(
 
 def _stop_runs(hosts: str, exclude: str, accept_new: bool, bench: str, as_json: bool) -> None:
     """Stop runs on nodes: those of a bench, or all. Raises Faults if one may not have ended."""
-    from orchestrator.errors import Faults
+    from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory import fold
     from orchestrator.nodes.fanout import each
     from orchestrator.nodes.leftovers import Leftovers
+    from orchestrator.record import Project
     from orchestrator.record.bench_record import find_inventory
+    from orchestrator.record.submission import submissions
     from orchestrator.report.text import one_line
 
     runs: list[str | None] = [None]
@@ -323,7 +325,15 @@ def _stop_runs(hosts: str, exclude: str, accept_new: bool, bench: str, as_json: 
         _stop_controller(directory, quiet=as_json)
         runs = [run.run_id for run in directory.runs(superseded=True)]
     ended: dict[str, list[str]] = {}
-    selection = select(hosts, exclude, source_of=source_of)
+    try:
+        selection = select(hosts, exclude, source_of=source_of)
+    except ConfigError as error:
+        jobs = submissions(Project.here(os.environ))
+        if bench or hosts or not jobs:
+            raise
+        named = " and ".join(f"orch cancel {job.bench_id}" for job in jobs)
+        hint = f"{named} ends what this project has submitted"
+        raise ConfigError(error.message, where=error.where, hint=hint) from error
     with selection.cluster(accept_new) as cluster:
         unreached = cluster.open_what_answers()
         # Nothing is left of a pod that ended with its job, whose end is proven on its own.

@@ -26,7 +26,8 @@ _HINTS = {
     "storage_full": "free some space there, or set vars.workdir of this host to another disk",
     "transfer_corrupt": "the node's disk or memory alters bytes, or another process writes to these files",
     "the node's system": "check mount, df and dmesg on the node; -x excludes a host",
-    "work directory": "set vars.workdir of this host to a directory that only its login user can write to",
+    "work directory": "set vars.workdir of this host to a directory that only its login user can write to;"
+    " in the template of a pod: an emptyDir, and its path as HOME in env",
 }
 
 

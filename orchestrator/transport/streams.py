@@ -45,6 +45,11 @@ class Inbox:
         self._listener: Callable[[bytes], None] | None = None
         self._pour: _Pour | None = None
 
+    @property
+    def command_is_over(self) -> bool:
+        """Whether what has come says that the command has ended."""
+        return False
+
     def make_room(self, size: int) -> None:
         """Let the other side send so many more bytes; does nothing unless a subclass limits it."""
 

@@ -75,6 +75,17 @@ def test_a_stream_that_is_closed_is_output_that_nobody_takes(
     assert [path.read_text() for path in tmp_path.iterdir()] == ["y"] * ("open" in body)
 
 
+def test_messages_that_nobody_reads_any_more_end_nothing(tmp_path: Path) -> None:
+    """A bench whose messages go to `head` goes on, and ends its job."""
+    body = "for _ in range(9):\n        print('m', file=sys.stderr)\n        time.sleep(0.01)"
+    code = f"{HEAD}\nimport time\ndef main():\n    {body}\n    open('f', 'w').write('done')\nat_once(main)"
+    argv = ["bash", "-c", '"$@" 2>&1 | head -1; exit "${PIPESTATUS[0]}"', "bash", sys.executable]
+    done = subprocess.run(
+        [*argv, "-c", code], cwd=tmp_path, env=VARIABLES, timeout=LIMIT_S, check=False
+    )
+    assert (done.returncode, (tmp_path / "f").read_text()) == (0, "done")
+
+
 @pytest.mark.parametrize(
     ("encoding", "shown"),
     [

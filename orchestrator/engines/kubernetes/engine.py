@@ -29,6 +29,7 @@ from orchestrator.engines.kubernetes.request import (
     LONGEST_GRACE_S,
     PodsWanted,
     job_name,
+    lost_fields,
     parse_pods,
     read_template,
 )
@@ -96,8 +97,9 @@ class KubernetesEngine:
 
     def submit(self, request: PodsWanted, bench_id: str) -> str:
         """Create the Job of a bench."""
+        job = request.job(bench_id, _template(request))
         try:
-            request.namespace().create("jobs", request.job(bench_id, _template(request)))
+            created = request.namespace().create("jobs", job)
         except Interrupted:
             raise
         except RunError as error:
@@ -105,6 +107,12 @@ class KubernetesEngine:
                 raise RunError(error.message, kind="not_verified", where=error.where) from error
             message = f"expected a job that Kubernetes accepts: {error.message}"
             raise ConfigError(message, where="--kubernetes") from error
+        if lost := lost_fields(job["spec"]["template"], created["spec"]["template"]):
+            message = (
+                f"expected fields of a pod, got {', '.join(lost[:8])}, which Kubernetes dropped"
+            )
+            hint = "kubectl explain pod.spec lists them; the job is deleted"
+            raise RunError(message, kind="not_verified", where="--kubernetes", hint=hint)
         return job_name(bench_id)
 
     def look(self, request: PodsWanted, job: str) -> JobState | None:
@@ -187,24 +195,29 @@ class KubernetesEngine:
         path = Path(inventory)
         if not path.name.startswith(f"{WORD}-") or not path.exists():
             return
-        known = open_inventory(inventory).hosts[0].vars
+        hosts = open_inventory(inventory).hosts
+        known = hosts[0].vars
         namespace = client.Namespace.of(
             str(known.get("pod_namespace", "")), str(known.get("kube_context", ""))
         )
         pods = Pods(str(known["pod_labels"]), namespace, str(known.get("pod_container", "")))
-        _write(pods, path, project, base, say)
+        _write(pods, path, project, base, say, [host.name for host in hosts])
 
 
-def _write(pods: Pods, path: Path, project: Project, base: Base, say: Say) -> tuple[str, str]:
-    hosts, notes = one_for_each_machine(pods.list_hosts())
-    for note in notes:
+def _write(
+    pods: Pods, path: Path, project: Project, base: Base, say: Say, needed: Sequence[str] = ()
+) -> tuple[str, str]:
+    found, others = pods.list_hosts(needed)
+    hosts, notes = one_for_each_machine(found)
+    for note in [*(f"left out: {words}" for words in others[:8]), *notes]:
         say(f"pods: {note}")
     names = [host.name for host in hosts]
     project.prepare()
     known = base(names)
-    if not known:
-        hosts = find_gpus(pods, hosts)
-    text = inventory_text(pods, hosts, known)
+    listed = open_inventory(known).hosts if known else ()
+    given = {host.name for host in listed if host.gpus is not None}
+    hosts = find_gpus(pods, hosts, given)
+    text = inventory_text(pods, hosts, known, given)
     write_atomic(path, text.encode(), hint=PROJECT_HINT)
     say(f"pods: {describe(hosts)}, in namespace {pods.namespace.name}")
     return str(path), fold(names)

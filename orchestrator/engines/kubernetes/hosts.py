@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,31 +50,32 @@ class Pods:
         """Return the pods as Kubernetes describes them."""
         return self.namespace.items(f"pods?labelSelector={quote(self.selector)}")
 
-    def list_hosts(self) -> list[PodHost]:
-        """Return the pods as hosts, in their order. Raises ConfigError if there are none, or some of
-        them do not run yet.
+    def list_hosts(self, needed: Collection[str] = ()) -> tuple[list[PodHost], list[str]]:
+        """Return the pods that run as hosts, in their order, and what each other one is that has not
+        ended. Raises ConfigError if none runs, or one of the hosts that are ``needed`` does not.
         """
         where = f"pods with {self.selector} in namespace {self.namespace.name}"
-        found, waiting = {}, []
+        found, waiting = {}, {}
         for pod in self.items():
-            is_over = pod["status"].get("phase") in ("Succeeded", "Failed")
-            if is_over or "deletionTimestamp" in pod["metadata"]:
+            if pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue  # another pod may have its place
             host = _host(pod, self)
-            found[host.name] = host
             why = obstacle(pod, host.container)
             if why and not host.is_launcher:
-                waiting.append(f"{host.pod} {why}")
-        if waiting:
+                waiting[host.name] = f"{host.pod} {why}"
+            else:
+                found[host.name] = host
+        for name in found:
+            waiting.pop(name, None)
+        if waiting and (not found or not waiting.keys().isdisjoint(needed)):
             hint = f"kubectl --namespace={self.namespace.name} describe pod says more"
-            raise ConfigError(
-                f"expected running pods: {'; '.join(waiting[:8])}", where=where, hint=hint
-            )
+            words = "; ".join(list(waiting.values())[:8])
+            raise ConfigError(f"expected running pods: {words}", where=where, hint=hint)
         if not found:
             hint = f"kubectl --namespace={self.namespace.name} get pods --show-labels lists labels"
             raise ConfigError("expected pods that run, got none", where=where, hint=hint)
         named = [found[name] for name in in_order(found)]
-        return sorted(named, key=lambda host: host.job_index)
+        return sorted(named, key=lambda host: host.job_index), list(waiting.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +135,13 @@ def _host(pod: Mapping[str, Any], pods: Pods) -> PodHost:
     )
 
 
-def find_gpus(pods: Pods, hosts: Sequence[PodHost]) -> list[PodHost]:
+def find_gpus(pods: Pods, hosts: Sequence[PodHost], given: Collection[str]) -> list[PodHost]:
     """Return hosts with the GPUs that pods have without a request that names them, as by a claim of
-    a device, or by the runtime's default.
+    a device, or by the runtime's default; but for hosts whose number is ``given``.
     """
 
     def ask(host: PodHost) -> PodHost:
-        if host.gpus:
+        if host.gpus or host.name in given:
             return host
         try:
             found = pods.namespace.run(host.pod, host.container, _COUNT_GPUS)
@@ -188,8 +189,12 @@ def one_for_each_machine(hosts: Sequence[PodHost]) -> tuple[list[PodHost], list[
     return list(first.values()), said
 
 
-def inventory_text(pods: Pods, hosts: Sequence[PodHost], base: str) -> str:
-    """Return the inventory of pods; ``base`` is the inventory that lists them, empty without one."""
+def inventory_text(
+    pods: Pods, hosts: Sequence[PodHost], base: str, given: Collection[str] = ()
+) -> str:
+    """Return the inventory of pods; ``base`` is the inventory that lists them, empty without one,
+    and ``given`` are the hosts whose number of GPUs it has.
+    """
     lines = [f"# Written by orch: pods with {pods.selector} in {pods.namespace.name}.", "schema: 1"]
     lines += [f"base: {json.dumps(base)}"] if base else []
     lines.append("hosts:")
@@ -203,7 +208,7 @@ def inventory_text(pods: Pods, hosts: Sequence[PodHost], base: str) -> str:
             "kube_context": pods.namespace.context,
         }
         settings: dict[str, Any] = {"address": host.address, "transport": "kubectl"}
-        if host.gpus or not base:
+        if host.gpus or host.name not in given:
             settings["gpus"] = host.gpus
         settings["vars"] = {name: value for name, value in known.items() if value}
         lines.append(f"  {json.dumps(host.name)}: {json.dumps(settings)}")

@@ -50,7 +50,10 @@ _OPTIONS = {
     "time": "after which Kubernetes ends the job",
     "wait": "how long to wait for all pods, 10m by default",
 }
-_WHOLE = ("gpus", "cpus", "nodes")
+_WHOLE = {"gpus": 0, "cpus": 1, "nodes": 1}
+"""Options that are whole numbers, with the least."""
+_SIZES = ("memory", "shm")
+_SIZE = re.compile(r"[1-9][0-9]*([kMGTPE]|[KMGTPE]i)?")
 _WAIT_S = 600.0
 _SCRIPT = f"""# Holds the machine for a bench of orch, and lets it go when nothing has run here for {IDLE_S} s.
 # Processes of other containers, which may show in /proc, have other mounts.
@@ -264,13 +267,15 @@ def job_name(bench_id: str) -> str:
 
 
 def read_template(value: object, where: str) -> dict[str, Any]:
-    """Return a pod template from a document: a Pod, a PodTemplate, or what stands under template:."""
+    """Return a pod template from a document: a Pod, or what stands under ``template`` of a PodTemplate,
+    or under ``spec.template`` of a Job, a StatefulSet and others.
+    """
     document: Any = value
-    if isinstance(document, dict) and isinstance(document.get("template"), dict):
-        document = document["template"]
-    hint = (
-        "kubectl explain pod.spec lists its fields; of a Job it is what stands under spec.template"
-    )
+    for holder in (document, document.get("spec") if isinstance(document, dict) else None):
+        if isinstance(holder, dict) and isinstance(holder.get("template"), dict):
+            document = holder["template"]
+            break
+    hint = "kubectl explain pod.spec lists its fields"
     try:
         read(_Template, document)
     except Invalid as error:
@@ -281,6 +286,23 @@ def read_template(value: object, where: str) -> dict[str, Any]:
     meta = document.get("metadata", {})
     kept = {key: meta[key] for key in ("labels", "annotations") if key in meta}
     return {"metadata": kept, "spec": document["spec"]}
+
+
+def lost_fields(sent: Any, kept: Any, path: str = "") -> list[str]:
+    """Return the fields of an object that the API server has not kept: it drops unknown ones without
+    a word, such as a misspelt nodeSelector. Empty values are no loss.
+
+    >>> lost_fields({"spec": {"nodeSelectr": {"a": "b"}, "volumes": []}}, {"spec": {}})
+    ['spec.nodeSelectr']
+    """
+    if isinstance(sent, dict) and isinstance(kept, dict):
+        inner = [(value, kept.get(name), f"{path}.{name}") for name, value in sent.items()]
+    elif isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
+        pairs = zip(sent, kept, strict=True)
+        inner = [(one, other, f"{path}[{place}]") for place, (one, other) in enumerate(pairs)]
+    else:
+        return [path.removeprefix(".")] if sent and kept is None else []
+    return [lost for one, other, where in inner for lost in lost_fields(one, other, where)]
 
 
 def parse_pods(text: str, nodes: int, spares: int = 0) -> PodsWanted:
@@ -294,7 +316,9 @@ def parse_pods(text: str, nodes: int, spares: int = 0) -> PodsWanted:
         name, equals, value = word.partition("=")
         if not position and not equals and re.search(r"\.(ya?ml|json)$", word):
             name, value = "template", word
-        if name not in _OPTIONS or not value:
+        if name in _OPTIONS and not value:
+            raise ConfigError(f"expected a value for {name}, got none", where="--kubernetes")
+        if name not in _OPTIONS:
             hint = f"{', '.join(_OPTIONS)}{nearest(name, tuple(_OPTIONS))}"
             message = f"expected OPTION=VALUE,…, got {word[:60]!r}"
             raise ConfigError(message, where="--kubernetes", hint=hint)
@@ -304,8 +328,12 @@ def parse_pods(text: str, nodes: int, spares: int = 0) -> PodsWanted:
             hint = "kubectl describe node lists the resources of its device plugins"
             message = f"expected a resource and a count for rdma, as rdma/hca:1, got {value[:60]!r}"
             raise ConfigError(message, where="--kubernetes", hint=hint)
-        if name in _WHOLE and not value.isdecimal():
-            message = f"expected a whole number for {name}, got {value[:60]!r}"
+        if name in _WHOLE and not (value.isdecimal() and int(value) >= _WHOLE[name]):
+            least = f", at least {_WHOLE[name]}," if _WHOLE[name] else ""
+            message = f"expected a whole number{least} for {name}, got {value[:60]!r}"
+            raise ConfigError(message, where="--kubernetes")
+        if name in _SIZES and not _SIZE.fullmatch(value):
+            message = f"expected a size for {name}, such as 16Gi, got {value[:60]!r}"
             raise ConfigError(message, where="--kubernetes")
         options[name] = value
     if ("image" in options) == ("template" in options):
@@ -315,11 +343,11 @@ def parse_pods(text: str, nodes: int, spares: int = 0) -> PodsWanted:
     for name in ("time", "wait"):
         if name in options:
             seconds(options[name], f"--kubernetes {name}")
-    least = (nodes or 1) + spares
+    fewest = (nodes or 1) + spares
     if "nodes" not in options and not nodes:
         hint = "add --nodes or --shape, or nodes=4 to --kubernetes"
         raise ConfigError("expected the number of nodes", where="--kubernetes", hint=hint)
-    if int(options.setdefault("nodes", str(least))) < least:
-        message = f"expected pods for the largest run and its spares, {least}, got nodes={options['nodes']}"
+    if int(options.setdefault("nodes", str(fewest))) < fewest:
+        message = f"expected pods for the largest run and its spares, {fewest}, got nodes={options['nodes']}"
         raise ConfigError(message, where="--kubernetes")
     return PodsWanted(tuple(f"{name}={value}" for name, value in options.items()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -18,7 +19,7 @@ from orchestrator.engines.kubernetes.pods import deletion, obstacle
 from orchestrator.errors import ConfigError, RunError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.program import Outcome, ProgramChannel, ProgramTransport
-from orchestrator.transport.program.channel import shell_ending, signal_name
+from orchestrator.transport.program.channel import LEAVE_S, shell_ending, signal_name
 from orchestrator.transport.streams import OUTPUT_LIMIT_BYTES, STDERR_TAIL_BYTES, Inbox
 
 # The shell's own messages, such as "Killed", are no output of the command, which therefore has a
@@ -35,6 +36,7 @@ class KubectlConnector:
         self._is_checked = False
         self._namespaces: dict[tuple[str, str], Namespace] = {}
         self._permitted: set[Namespace] = set()
+        self._made: list[ProgramTransport] = []
 
     def prepare(self, host: Host) -> Callable[[], ProgramTransport]:
         """Find kubectl and the namespace of a host. Raises ConfigError if there is none."""
@@ -57,7 +59,12 @@ class KubectlConnector:
         return self.prepare(host)()
 
     def close(self) -> None:
-        """Do nothing: connections share nothing that has to be freed."""
+        """Wait for the programs of closed connections, which this process would leave behind if it
+        ended before it has killed those that hang.
+        """
+        deadline = time.monotonic() + 2 * LEAVE_S
+        for transport in self._made:
+            transport.wait_until_left(deadline)
 
     def _connect(self, host: Host, namespace: Namespace) -> ProgramTransport:
         pod, container = str(host.vars.get("pod") or host.name), host.vars.get("pod_container", "")
@@ -78,7 +85,9 @@ class KubectlConnector:
             hint = f"kubectl --namespace={namespace.name} describe pod {pod}"
             raise TransportError(message, kind=kind, host=host.name, hint=hint)
         start = partial(_start, host, namespace, pod, container)
-        return ProgramTransport(host, start, found["spec"].get("nodeName", ""))
+        made = ProgramTransport(host, start, found["spec"].get("nodeName", ""))
+        self._made.append(made)
+        return made
 
 
 def _start(
@@ -114,6 +123,11 @@ class _Words(Inbox):
         _, mark, rest = super().tail(_MARK_BYTES).rpartition(self._mark)
         digits = rest.split(b"\n")[0]
         return int(digits) if mark and digits.isdigit() else None
+
+    @property
+    def command_is_over(self) -> bool:
+        """Whether its status has been reported."""
+        return self.status is not None
 
     def tail(self, size: int) -> bytes:
         """Return the last bytes that the command has written."""

@@ -40,7 +40,12 @@ scheduled.
 _EXIT_S = 2.0
 """A program that has closed both outputs normally exits at once."""
 
-_LEAVE_S = 1.0
+_QUIET_S = 5.0
+"""A program whose command is known to be over is killed when nothing has come from it for so long:
+kubectl never ends if its command has left input unread.
+"""
+
+LEAVE_S = 1.0
 """Time for a program whose channel is closed to end with its standard input, before it is killed.
 """
 
@@ -234,13 +239,17 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         self._closing = True
         self._wake_up()
 
+    def wait_until_left(self, deadline: float) -> None:
+        """Wait until the program of a closed channel has ended."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+
     def kill(self) -> None:
         """Kill the program and wait for its end; unless the channel is closed, whoever uses it sees
         a connection that broke.
         """
         self._kill_all()
         if threading.current_thread() is not self._thread:
-            self._thread.join(_LEAVE_S)
+            self._thread.join(LEAVE_S)
 
     def _kill_all(self) -> None:
         """Kill the program and what it has started in its session, unless it has ended."""
@@ -293,17 +302,20 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         kill_at = float("inf")
         while inboxes:
             if self._closing and kill_at == float("inf"):
-                kill_at = time.monotonic() + (_LEAVE_S if self._end_input() else 0.0)
+                kill_at = time.monotonic() + (LEAVE_S if self._end_input() else 0.0)
             poll = select.poll()
             poll.register(self._wake, select.POLLIN)
             for handle, inbox in inboxes.items():
                 if self._closing or not (isinstance(inbox, _LimitedInbox) and inbox.must_wait()):
                     poll.register(handle, select.POLLIN)
             left_s = kill_at - time.monotonic()
-            if left_s <= 0:
+            if self._stderr.command_is_over and not self._stdout.is_full:
+                left_s = min(left_s, _QUIET_S)
+            ready = poll.poll(None if left_s == float("inf") else max(0.0, left_s * 1000))
+            if not ready and left_s < float("inf"):
                 self._kill_all()
                 return
-            for handle, _ in poll.poll(None if left_s == float("inf") else left_s * 1000):
+            for handle, _ in ready:
                 if handle == self._wake:
                     os.eventfd_read(self._wake)
                 elif count := os.readv(handle, [buffer]):

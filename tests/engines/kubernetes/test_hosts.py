@@ -46,7 +46,7 @@ def list_hosts(
     monkeypatch: pytest.MonkeyPatch, *found: dict[str, Any], container: str = "main"
 ) -> list[hosts.PodHost]:
     monkeypatch.setattr(Namespace, "items", lambda *_, **__: list(found))
-    return Pods("app=x", PLACE, container).list_hosts()
+    return Pods("app=x", PLACE, container).list_hosts()[0]
 
 
 def test_the_pods_of_a_job_are_named_after_their_index_and_others_after_themselves(
@@ -108,8 +108,9 @@ def test_a_pod_that_requests_no_gpus_is_asked_for_those_that_it_has(
     bare = pod("b")
     del bare["spec"]["containers"][1]["resources"]
     source = Pods("app=x", PLACE)
-    found = find_gpus(source, list_hosts(monkeypatch, pod("a"), bare))
-    assert [host.gpus for host in found] == [8, count]
+    listed = list_hosts(monkeypatch, pod("a"), bare)
+    assert [host.gpus for host in find_gpus(source, listed, ())] == [8, count]
+    assert [host.gpus for host in find_gpus(source, listed, {"b"})] == [8, 0]
 
 
 def test_a_pod_that_has_ended_gives_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +126,12 @@ def test_pods_that_do_not_run_are_named_with_the_reason(monkeypatch: pytest.Monk
     waiting["status"]["containerStatuses"] = [{"name": "main", "state": state}]
     words = "train-1-aaaaa is Pending: ImagePullBackOff, Back-off pulling image"
     with pytest.raises(ConfigError, match=words):
-        list_hosts(monkeypatch, of_job(0, "aaaaa"), waiting)
+        list_hosts(monkeypatch, waiting)
+    (only,) = list_hosts(monkeypatch, of_job(0, "aaaaa"), waiting)
+    source = Pods("app=x", PLACE, "main")
+    assert source.list_hosts({"train-0"}) == ([only], [words])
+    with pytest.raises(ConfigError, match=words):  # a bench has it
+        source.list_hosts({"train-0", "train-1"})
     with pytest.raises(ConfigError, match="expected pods that run, got none"):
         list_hosts(monkeypatch)
     assert doctest.testmod(pods).failed == 0

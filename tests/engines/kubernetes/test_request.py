@@ -15,7 +15,12 @@ import pytest
 
 from orchestrator.engines.kubernetes import request
 from orchestrator.engines.kubernetes.engine import KubernetesEngine
-from orchestrator.engines.kubernetes.request import PodsWanted, parse_pods, read_template
+from orchestrator.engines.kubernetes.request import (
+    PodsWanted,
+    lost_fields,
+    parse_pods,
+    read_template,
+)
 from orchestrator.errors import ConfigError
 
 BENCH = "20261124-120000-ab12"
@@ -65,6 +70,25 @@ def test_a_template_keeps_what_it_says_and_gets_what_a_bench_needs() -> None:
         pod_of(parse_pods("pod.yaml,container=other", 2), template)
 
 
+def test_a_template_is_taken_out_of_what_holds_it() -> None:
+    pod = {"spec": {"containers": [{"name": "a", "image": "x"}]}}
+    holders = [
+        pod,
+        {"kind": "PodTemplate", "template": pod},
+        {"kind": "Job", "spec": {"template": pod}},
+    ]
+    for document in holders:
+        assert read_template(document, "pod.yaml")["spec"] == pod["spec"]
+
+
+def test_fields_that_the_server_dropped_are_named_and_those_it_wrote_otherwise_are_not() -> None:
+    sent = {"containers": [{"name": "a", "imagePullPolicyy": "Never", "env": [], "tty": False}]}
+    kept = {"containers": [{"name": "a", "resources": {}}], "dnsPolicy": "Default"}
+    assert lost_fields({"spec": sent}, {"spec": kept}) == ["spec.containers[0].imagePullPolicyy"]
+    amounts = {"limits": {"cpu": "0.5"}}
+    assert lost_fields(amounts, {"limits": {"cpu": "500m"}}) == []
+
+
 def test_rdma_and_shared_memory_are_given_with_what_they_need() -> None:
     spec = pod_of(parse_pods("image=torch:2,rdma=rdma/hca:2,shm=16Gi", 2))["spec"]
     (container,) = spec["containers"]
@@ -93,7 +117,7 @@ def test_rdma_and_shared_memory_are_given_with_what_they_need() -> None:
     ("text", "words"),
     [
         ("[1, 2]", "pod.yaml: expected an object"),
-        ("kind: Job\nspec: {template: {spec: {containers: []}}}", "containers: expected a list"),
+        ("kind: Job\nspec: {template: {spec: {containers: 1}}}", "containers: expected a list"),
         ("spec: {containers: []}", "pod.yaml: spec.containers: expected a container, got none"),
         ("spec: {containers: {name: a}}", "spec.containers: expected a list of objects, got"),
         ("spec: {containers: [a]}", r"expected a list of objects, got \['a'\]"),
@@ -136,7 +160,11 @@ def test_a_template_that_is_not_there_is_named() -> None:
         ("gpus=8", 4, "expected either an image or a pod template"),
         ("pod.yaml,image=x", 4, "expected either an image or a pod template"),
         ("image=x,gpu-count=8", 4, "expected OPTION=VALUE,…, got 'gpu-count=8'"),
-        ("image=x,gpus", 4, "expected OPTION=VALUE,…, got 'gpus'"),
+        ("image=x,gpus", 4, "expected a value for gpus, got none"),
+        ("image=", 4, "expected a value for image, got none"),
+        ("image=x,cpus=0", 4, "expected a whole number, at least 1, for cpus, got '0'"),
+        ("image=x,shm=lots", 4, "expected a size for shm, such as 16Gi, got 'lots'"),
+        ("image=x,memory=1GB", 4, "expected a size for memory, such as 16Gi, got '1GB'"),
         ("image=x,gpus=many", 4, "expected a whole number for gpus, got 'many'"),
         ("image=x,image=y", 4, "image is set twice"),
         ("image=x,wait=soon", 4, "--kubernetes wait: expected a time"),

@@ -20,6 +20,7 @@ from orchestrator.inventory import Host
 from orchestrator.transport import completion, receiver, streams
 from orchestrator.transport.program import Outcome, ProgramChannel
 from orchestrator.transport.program import channel as channel_module
+from orchestrator.transport.streams import Inbox
 from tests.support.judge import LIMIT_S, wait_for
 
 HOST = Host("lab1", "127.0.0.1")
@@ -121,7 +122,7 @@ def test_a_command_runs_to_its_end_with_both_outputs() -> None:
 def test_a_command_that_takes_too_long_ends_the_wait_and_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channel_module, "_LEAVE_S", 0.1)
+    monkeypatch.setattr(channel_module, "LEAVE_S", 0.1)
     started: list[ProgramChannel] = []
 
     def start(deadline: float) -> ProgramChannel:
@@ -132,6 +133,24 @@ def test_a_command_that_takes_too_long_ends_the_wait_and_the_program(
         completion.run_to_end(HOST, ["sleep"], b"", 0.2, start, lambda: True)
     assert caught.value.kind == "node_lost"
     wait_for(lambda: started[0]._process.returncode == -signal.SIGKILL, 5, "it still runs")
+
+
+def test_a_program_that_stays_when_its_command_is_over_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As kubectl does when its command has left input unread."""
+
+    class Words(Inbox):
+        command_is_over = property(lambda self: b"over" in self.tail(9))  # type: ignore[assignment]
+
+    monkeypatch.setattr(channel_module, "_QUIET_S", 0.2)
+    argv = ["sh", "-c", "echo over >&2; for i in 1 2 3; do sleep 0.1; echo $i; done; sleep 60"]
+    channel = ProgramChannel(HOST, argv, lambda *_: (7, None), stderr=Words(99))
+    assert channel.ending(LIMIT_S) == (7, None)
+    assert channel.recv(LIMIT_S) == b"1\n2\n3\n"
+    channel.close()
+    channel.wait_until_left(time.monotonic() + LIMIT_S)
+    assert channel._process.returncode == -signal.SIGKILL
 
 
 def test_more_output_than_can_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
