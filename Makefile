@@ -16,7 +16,7 @@ CLUSTER ?= $(CURDIR)/.kubernetes
 WORKERS ?= 5
 UNIT_WORKERS ?= 3
 
-.PHONY: help demo test unit removal frameworks scaling screenshots faults kubernetes check lint format types man docs dist image clean
+.PHONY: help demo test unit removal frameworks scaling screenshots faults kubernetes machines check lint format types man docs dist image clean
 
 help:
 	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table (MODEL=gpt-tiny for another model)"
@@ -28,6 +28,7 @@ help:
 	@echo "make screenshots BENCH=runs/…  make the pictures of docs/img that show a bench (needs Chromium)"
 	@echo "make faults   break a lab in every way listed in docs/results/reliability.md, as often as listed (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
 	@echo "make kubernetes  build a Kubernetes 1.20 from Debian's sources, start it with four nodes here, break benches in its pods (an hour; TRIALS=1 CASES=\"killed cut\" for less)"
+	@echo "make machines  boot machines with kernels of their own by emulation, and run the tests that need some (five minutes)"
 	@echo "make check    lint, types and every test, without installing anything"
 	@echo "make man      build/orch.1, the manual page"
 	@echo "make docs     build/site, the documentation as a site; every link is checked"
@@ -85,6 +86,11 @@ kubernetes: $(VENV)/.test
 	@test -x $(CLUSTER)/kubelet || tests/kubernetes/build.sh $(CLUSTER)
 	@tests/kubernetes/up.sh $(CLUSTER) 4 $(BIN)/python tests/kubernetes/trials.py $(CLUSTER) -n $(or $(TRIALS),3) $(CASES)
 
+machines: $(VENV)/.test
+	$(call install_packages,$(MACHINE_PACKAGES))
+	$(download_kernel)
+	$(BIN)/python -m pytest -q tests/lab/test_lab_machines.py tests/e2e/test_machines_in_a_lab.py
+
 # The tests start a thousand interpreters, each of which would compile what it imports where nothing may keep that.
 check unit: export PYTHONDONTWRITEBYTECODE :=
 # They write and sync thousands of small files: in memory where the system offers it.
@@ -140,8 +146,8 @@ image:
 DEMO_PACKAGES := openssh-server openssh-client iproute2
 TEST_PACKAGES := $(DEMO_PACKAGES) nftables procps csh tcsh zsh fish chromium fio libpam-google-authenticator openssl \
 	krb5-kdc krb5-admin-server krb5-user libssl-dev \
-	slurmctld slurmd slurm-client munge podman runc \
-	qemu-system-x86 busybox-static cpio kmod nfs-kernel-server nfs-common
+	slurmctld slurmd slurm-client munge podman runc
+MACHINE_PACKAGES := $(DEMO_PACKAGES) qemu-system-x86 busybox-static cpio kmod nfs-kernel-server nfs-common rdma-core ibverbs-utils perftest
 
 define install_packages
 	@missing=$$(for name in $(1); do dpkg -s $$name >/dev/null 2>&1 || echo $$name; done); \
@@ -174,7 +180,6 @@ $(VENV)/.demo: setup.cfg
 
 $(VENV)/.test: $(VENV)/.demo
 	$(call install_packages,$(TEST_PACKAGES))
-	$(download_kernel)
 	@echo "== pip install into $(VENV): pytest, hypothesis, ruff, mypy and their plugins"
 	@$(BIN)/pip install --quiet --editable '.[test]'
 	@touch $@
