@@ -143,7 +143,6 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check that every node is reachable and fit for a run. Exits with 3 if a check fails."""
-    from orchestrator.checks.catalogue import audit_entries
     from orchestrator.feature import providers
     from orchestrator.nodes.fanout import each_or_raise
 
@@ -163,10 +162,10 @@ def check(
             each_or_raise(cluster.nodes, partial(_reach, cluster))
         captured = _capture(cluster, folders) if folders else {}
         facts = captured[folders[-1].framework.name] if folders else {}
-        is_audited = audit or bool(named & {entry.name for entry in audit_entries()})
         audits = [
             auditor.audit(cluster, facts)
-            for auditor in (providers("host_audit") if is_audited else ())
+            for auditor in providers("host_audit")
+            if audit or named & {entry.name for entry in auditor.CATALOGUE}
         ]
     kinds = {folder.framework.name: "framework" for folder in folders}
     judged = _judge(selection.hosts, folders, captured) if folders else []
@@ -175,7 +174,7 @@ def check(
     if as_json:
         told = {"audit": {host: said for told, _ in audits for host, said in told.items()}}
         shown = [_plain(check) for check in checks]
-        print_json({"facts": facts, "checks": shown, **(told if is_audited else {})})
+        print_json({"facts": facts, "checks": shown, **(told if audits else {})})
     else:
         if "reach" in named:
             count = len(selection.hosts)

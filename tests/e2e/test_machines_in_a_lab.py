@@ -4,15 +4,17 @@ the middle of a run leaves.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from orchestrator import lab as labs
+from orchestrator.lab.machines import guest
 from orchestrator.plan.framework import run_path
 from orchestrator.procs import cmdline, snapshot
 from tests.e2e.rig import QUICK, Controller, running
-from tests.support import judge, machines
+from tests.support import faultlab, judge, machines
 
 pytestmark = pytest.mark.skipif(bool(machines.no_machines()), reason=machines.no_machines())
 
@@ -49,6 +51,31 @@ def test_each_machine_has_a_kernel_and_a_roce_port_and_runs_a_bench(controller: 
     assert len(controller.runs) == 2
     controller.assert_all_bytes_are_home("node1", "node2")
     assert [machines.left(lab, node.name) for node in lab.nodes] == [[], []]
+
+
+@pytest.mark.skipif(not shutil.which("ibv_rc_pingpong"), reason="needs ibverbs-utils")
+def test_ports_that_reach_each_other_are_told_from_those_that_do_not(
+    controller: Controller,
+) -> None:
+    def told() -> list[tuple[str, str]]:
+        done = controller.orch(
+            "check", "-f", "simulated", "--only", "rdma", "--json", timeout_s=300
+        )
+        return [(check["verdict"], check["found"]) for check in done.json["checks"]]
+
+    assert told() == [("ok", "1 link to 1 node exchanged messages")] * 2
+    # Both ports stay active, and what one sends goes to a machine that there is not.
+    address = guest.roce_address(controller.lab.node("node2"))
+    entry = f"{address} lladdr 02:ff:00:00:00:01 dev eth1"
+    assert (
+        faultlab.ssh(controller.lab, "node1", f"ip neigh replace {entry} nud permanent").returncode
+        == 0
+    )
+    try:
+        ((verdict, found),) = told()
+    finally:
+        faultlab.ssh(controller.lab, "node1", f"ip neigh del {entry}")
+    assert verdict == "failed" and found.startswith("node1 rxe0:1 and node2 rxe0:1: "), found
 
 
 def test_a_reboot_in_the_middle_of_a_run_ends_it_and_loses_no_log(controller: Controller) -> None:
