@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-IMAGE = "image=docker.io/orch/node:1,cpus=1"
+IMAGE = "image=localhost/orch/node:1,cpus=1"
 QUOTA = {
     "apiVersion": "v1",
     "kind": "ResourceQuota",
@@ -272,7 +272,7 @@ def cut(trial: Trial) -> str:
 def never_there(trial: Trial) -> str:
     """No machine has room, the image cannot be pulled, or a quota admits one pod."""
     wanted, words = random.choice((
-        ("image=docker.io/orch/node:1,cpus=9", "Insufficient cpu"),
+        ("image=localhost/orch/node:1,cpus=9", "Insufficient cpu"),
         ("image=127.0.0.1:9/no/such:1,cpus=1", "ImagePull|ErrImage"),
         (IMAGE, "exceeded quota"),
     ))  # fmt: skip
@@ -288,7 +288,7 @@ def never_there(trial: Trial) -> str:
 
 def given_up(trial: Trial) -> str:
     """Ctrl-C, or kill -9 and cancel, while the pods wait."""
-    process = trial.start(*SHORT, "--kubernetes", "image=docker.io/orch/node:1,cpus=9")
+    process = trial.start(*SHORT, "--kubernetes", "image=localhost/orch/node:1,cpus=9")
     while not list(trial.project.glob(".orch/jobs/*")):
         time.sleep(0.05)
     time.sleep(random.uniform(0, 4))
@@ -305,7 +305,7 @@ def given_up(trial: Trial) -> str:
 
 def two_benches(trial: Trial) -> str:
     """Two benches want all processors of all machines at the same time, one with little patience."""
-    image = "image=docker.io/orch/node:1,cpus=2,nodes=4"
+    image = "image=localhost/orch/node:1,cpus=2,nodes=4"
     waits = random.sample(("20s", "4m"), 2)
     benches = [trial.start(*SHORT, "--kubernetes", f"{image},wait={wait}") for wait in waits]
     told = [trial.end(process) for process in benches]
@@ -323,7 +323,7 @@ def secrets(trial: Trial) -> str:
     trial.kubectl("create", "secret", "generic", name, f"--from-literal=value={words[0]}")
     source = {"secretKeyRef": {"name": name, "key": "value"}}
     variables = [{"name": "A", "valueFrom": source}, {"name": "B", "value": words[1]}]
-    container = {"name": "main", "image": "docker.io/orch/node:1", "env": variables}
+    container = {"name": "main", "image": "localhost/orch/node:1", "env": variables}
     template = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container]}}
     (trial.project / "pod.yaml").write_text(json.dumps(template))
     process = trial.start(*SHORT, "--kubernetes", "pod.yaml")

@@ -111,7 +111,7 @@ post /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations '{"meta
      "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
      "clientConfig": {"url": "https://10.99.0.1:8443/", "caBundle": "'"$(base64 -w0 ca.crt)"'"}}]}'
 
-[ -e "$folder/node.tar" ] || python3 "$here/image.py" docker.io/orch/node:1 "$folder/node.tar"
+[ -e "$folder/node.tar" ] || python3 "$here/image.py" localhost/orch/node:1 "$folder/node.tar"
 for node in $(seq "$nodes"); do
     mkdir -p "node$node/cni"
     ip netns add "node$node"
@@ -138,7 +138,7 @@ state = "$PWD/node$node/state"
   address = "$PWD/node$node/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
   restrict_oom_score_adj = true  # without it, runc ends where this process may not lower its own
-  sandbox_image = "docker.io/orch/node:1"
+  sandbox_image = "localhost/orch/node:1"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "$PWD/node$node/cni"
