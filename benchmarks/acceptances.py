@@ -29,15 +29,16 @@ EQUAL = 0.01
 
 
 def accept(suite: str, hosts: str) -> dict[str, list[float]]:
-    """Return the values of an acceptance by metric and key, of all of its repeats."""
+    """Return the values of the primary metrics of an acceptance, of all of its repeats."""
     found = defaultdict[str, list[float]](list)
     with tempfile.TemporaryDirectory() as project:
         argv = [sys.executable, "-m", "orchestrator", "accept", suite, "--hosts", hosts]
         subprocess.run(argv, cwd=project, stdout=subprocess.DEVNULL, check=False)
         for path in sorted(Path(project).rglob("bench.json")):
-            for row in orchestrator.load(path.parent).repeats():
-                keys = [f"{row[name]}" for name in row if name.startswith("key.")]
-                found[" ".join([row["model"], row["metric"], *keys])].append(row["value"])
+            for row in orchestrator.load(path.parent).document["rows"]:
+                name = " ".join([row["model"], row["metric"], *map(str, row["key"].values())])
+                if row["primary"]:
+                    found[name] += [repeat["value"] for repeat in row["repeats"]]
     return found
 
 
