@@ -169,8 +169,14 @@ class Inbox:
 
     def tail(self, size: int) -> bytes:
         """Return the last bytes, which stay in the buffer."""
+        last: list[bytes] = []
         with self._changed:
-            return b"".join(self._chunks)[-size:] if size else b""
+            for chunk in reversed(self._chunks):
+                if size <= 0:
+                    break
+                last.append(chunk[-size:])
+                size -= len(chunk)
+        return b"".join(reversed(last))
 
 
 class _Pour:

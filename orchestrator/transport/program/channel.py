@@ -299,7 +299,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
             self._err.fileno(): self._stderr,
         }
         buffer = memoryview(bytearray(_PIECE_BYTES))
-        kill_at = float("inf")
+        kill_at, is_over = float("inf"), False
         while inboxes:
             if self._closing and kill_at == float("inf"):
                 kill_at = time.monotonic() + (LEAVE_S if self._end_input() else 0.0)
@@ -309,7 +309,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
                 if self._closing or not (isinstance(inbox, _LimitedInbox) and inbox.must_wait()):
                     poll.register(handle, select.POLLIN)
             left_s = kill_at - time.monotonic()
-            if self._stderr.command_is_over and not self._stdout.is_full:
+            if is_over and not self._stdout.is_full:
                 left_s = min(left_s, _QUIET_S)
             ready = poll.poll(None if left_s == float("inf") else max(0.0, left_s * 1000))
             if not ready and left_s < float("inf"):
@@ -320,6 +320,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
                     os.eventfd_read(self._wake)
                 elif count := os.readv(handle, [buffer]):
                     inboxes[handle].feed(buffer[:count])
+                    is_over = is_over or inboxes[handle].command_is_over
                 else:
                     del inboxes[handle]
 
