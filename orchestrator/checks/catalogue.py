@@ -271,9 +271,10 @@ CATALOGUE = (
 """The checks before a run, in the order of the table."""
 
 
-def audit_entries() -> tuple[Entry, ...]:
-    """Return the checks that only ``orch check --audit`` makes."""
-    return tuple(entry for audit in providers("host_audit") for entry in audit.CATALOGUE)
+def all_entries() -> list[Entry]:
+    """Return all checks, those too that only ``orch check --audit`` makes."""
+    audits = [entry for audit in providers("host_audit") for entry in audit.CATALOGUE]
+    return [*CATALOGUE, *audits]
 
 
 def table_rows(entries: tuple[Entry, ...], page: str) -> str:

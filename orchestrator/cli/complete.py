@@ -131,9 +131,9 @@ def models(ctx: typer.Context, last: str) -> Iterable[str]:
 @quiet
 def checks(ctx: typer.Context, last: str) -> Iterable[str]:
     """Return the names of the checks, those of an audit too."""
-    from orchestrator.checks.catalogue import CATALOGUE, audit_entries
+    from orchestrator.checks.catalogue import all_entries
 
-    return [entry.name for entry in (*CATALOGUE, *audit_entries())]
+    return [entry.name for entry in all_entries()]
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:

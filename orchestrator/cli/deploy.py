@@ -187,12 +187,12 @@ def check(
 
 def _check_names(only: str) -> set[str]:
     """Return the names of the requested checks; an empty set stands for all."""
-    from orchestrator.checks.catalogue import CATALOGUE, audit_entries
+    from orchestrator.checks.catalogue import all_entries
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import nearest
 
-    names = tuple(entry.name for entry in (*CATALOGUE, *(audit_entries() if only else ())))
     chosen = words(only, "--only")
+    names = tuple(entry.name for entry in all_entries()) if chosen else ()
     for name in chosen:
         if name not in names:
             hint = f"the checks are {', '.join(names)}{nearest(name, names)}"
@@ -202,11 +202,10 @@ def _check_names(only: str) -> set[str]:
 
 def _list_checks(named: set[str], as_json: bool) -> None:
     """Print the entries of these checks, or of all."""
-    from orchestrator.checks.catalogue import CATALOGUE, audit_entries
+    from orchestrator.checks.catalogue import all_entries
     from orchestrator.report.checks import print_catalogue
 
-    every = (*CATALOGUE, *audit_entries())
-    entries = [entry for entry in every if not named or entry.name in named]
+    entries = [entry for entry in all_entries() if not named or entry.name in named]
     if as_json:
         print_json([entry.as_dict() for entry in entries])
     else:
