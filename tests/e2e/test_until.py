@@ -38,12 +38,12 @@ def test_repeats_are_added_block_by_block_to_the_baseline_too_and_the_table_says
     assert "plan: 2 cells, 2 to 4 repeats; until every 95 % interval is within ±0.001%" in done.err
     assert "[8/8]" in done.err and "4 of at most 4 repeats; widest 95 % interval ±" in done.err
     assert [row["n"] for row in done.json["rows"]] == [4, 4]
-    notes = done.json["notes"]  # a busy machine may become slower on the way, which is a note too
-    order, end = [note for note in notes if not note.startswith("all configurations became")]
-    assert order == f"random order in blocks, seed {record_of(controller)['course']['seed']}"
-    assert end.startswith(
-        "after 4 repeats, the maximum, not every 95 % interval is within ±0.001%; the widest is ±"
-    )
+    # A busy machine has notes of its own: slower on the way, a row far from its median.
+    notes = done.json["notes"]
+    seed = record_of(controller)["course"]["seed"]
+    end = "after 4 repeats, the maximum, not every 95 % interval is within ±0.001%; the widest is ±"
+    assert notes.count(f"random order in blocks, seed {seed}") == 1
+    assert sum(note.startswith(end) for note in notes) == 1
     assert decisions(controller) == [("wide", 2), ("wide", 3), ("most", 4)]
     blocks = [json.loads((run / "manifest.json").read_text())["repeat"] for run in controller.runs]
     assert blocks == [1, 1, 2, 2, 3, 3, 4, 4]
