@@ -80,6 +80,7 @@ class Server:
         self.cluster = cluster
         self.tokens = tokens
         self.rights = set[podrights.Right]()
+        self.objects: dict[str, Object] = {}
 
     def application(self) -> web.Application:
         """Return the application with all paths that kubectl asks for."""
@@ -90,6 +91,7 @@ class Server:
         application = web.Application(middlewares=[web.middleware(admit)], client_max_size=1 << 24)
         pods, jobs = "/api/v1/namespaces/{ns}/pods", "/apis/batch/v1/namespaces/{ns}/jobs"
         review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        policies = "/apis/networking.k8s.io/v1/namespaces/{ns}/networkpolicies"
         routes = [
             ("GET", "/version", self._version),
             ("GET", "/{root:apis?}", self._groups),
@@ -108,6 +110,13 @@ class Server:
             ("POST", jobs, self._create_job),
             ("GET", jobs + "/{name}", self._get_job),
             ("DELETE", jobs + "/{name}", self._delete_job),
+            ("GET", "/api/v1/namespaces/{ns}", self._get_object),
+            ("PUT", "/api/v1/namespaces/{ns}", self._put_object),
+            ("GET", "/api/v1/namespaces/{ns}/secrets", self._list_objects),
+            ("GET", policies, self._list_objects),
+            ("POST", policies, self._put_object),
+            ("GET", "/apis/networking.k8s.io/v1/ingressclasses", self._list_objects),
+            ("GET", "/apis/storage.k8s.io/v1/storageclasses", self._list_objects),
         ]
         for method, path, handler in routes:
             application.router.add_route(method, path, handler)
@@ -157,10 +166,31 @@ class Server:
         else:
             spec = (await request.json())["spec"]
         right = podrights.of_review(spec)
-        allowed = right in self.rights and podrights.has_right(self.role(request), right)
+        everywhere = podrights.is_everywhere(spec)
+        has_right = podrights.has_right(self.role(request), right, everywhere=everywhere)
+        allowed = right in self.rights and has_right
         kind = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}
         answer = {**kind, "metadata": {}, "spec": spec, "status": {"allowed": allowed}}
         return web.json_response(answer, status=201)
+
+    async def _get_object(self, request: web.Request) -> web.Response:
+        name = request.path.rpartition("/")[2]
+        return web.json_response(self.objects.get(request.path, {"metadata": {"name": name}}))
+
+    async def _put_object(self, request: web.Request) -> web.Response:
+        """Keep an object that nothing acts on, below the path of its request."""
+        found = await request.json()
+        path = (
+            request.path
+            if request.method == "PUT"
+            else f"{request.path}/{found['metadata']['name']}"
+        )
+        self.objects[path] = found
+        return web.json_response(found, status=201)
+
+    async def _list_objects(self, request: web.Request) -> web.Response:
+        found = [item for path, item in self.objects.items() if path.startswith(f"{request.path}/")]
+        return web.json_response({"kind": "List", "apiVersion": "v1", "items": found})
 
     async def _list_pods(self, request: web.Request) -> web.Response:
         pods = self.cluster.every_pod().values() if request.match_info["ns"] == NAMESPACE else []

@@ -16,9 +16,12 @@ from typing import Any
 
 Right = tuple[str, str]
 
-_VERBS = {"POST": "create", "DELETE": "delete", "PATCH": "patch"}
+_VERBS = {"PUT": "update", "POST": "create", "DELETE": "delete", "PATCH": "patch"}
 _ATTRIBUTES = {
-    1: ("resourceAttributes", {2: "verb", 3: "group", 5: "resource", 6: "subresource"}),
+    1: (
+        "resourceAttributes",
+        {1: "namespace", 2: "verb", 3: "group", 5: "resource", 6: "subresource"},
+    ),
     2: ("nonResourceAttributes", {1: "path", 2: "verb"}),
 }
 """The parts of a review's spec that matter here, and their fields, by their numbers in protobuf."""
@@ -38,13 +41,21 @@ def _name_target(resource: str, group: str) -> str:
     return f"{resource}.{group}" if group else resource
 
 
-def has_right(role: str, right: Right) -> bool:
-    """Whether a role has a right that exists: ``admin`` has all, ``viewer`` those to read, and
-    everybody those that are about no resource.
+def has_right(role: str, right: Right, *, everywhere: bool = False) -> bool:
+    """Whether a role has a right that exists: ``admin`` has all, ``viewer`` those to read,
+    ``tenant`` all in its namespace and none in others, and everybody those that are about no
+    resource.
     """
     verb, target = right
     is_read = verb in ("get", "list") and target != "pods/exec"
-    return target.startswith("/") or role == "admin" or role == "viewer" and is_read
+    if target.startswith("/") or role == "admin":
+        return True
+    return role == "viewer" and is_read or role == "tenant" and not everywhere
+
+
+def is_everywhere(spec: dict[str, Any]) -> bool:
+    """Whether a SelfSubjectAccessReview asks about all namespaces."""
+    return not spec.get("resourceAttributes", {}).get("namespace")
 
 
 def of_review(spec: dict[str, Any]) -> Right:

@@ -39,7 +39,7 @@ def prepare(lab: Lab, gpus: int, slots: int, address: str = ADDRESS, port: int =
     folder = lab.pods_folder
     folder.mkdir()
     write_certificate(folder, address)
-    tokens = {secrets.token_hex(16): role for role in ("admin", "viewer", "stranger")}
+    tokens = {secrets.token_hex(16): role for role in ("admin", "viewer", "tenant", "stranger")}
     capacity = {"cpu": slots, **({"nvidia.com/gpu": gpus} if gpus else {})}
     files = {"tokens.json": tokens, "cluster.json": {"capacity": capacity}}
     server = {"server": f"https://{address}:{port}"}
@@ -53,8 +53,8 @@ def prepare(lab: Lab, gpus: int, slots: int, address: str = ADDRESS, port: int =
 def _kubeconfig(server: dict[str, str], tokens: dict[str, str]) -> dict[str, Any]:
     users = [{"name": role, "user": {"token": token}} for token, role in tokens.items()]
     contexts = [
-        {"name": name, "context": {"cluster": "lab", "user": role}}
-        for name, role in (("lab", "admin"), ("viewer", "viewer"), ("stranger", "stranger"))
+        {"name": role.replace("admin", "lab"), "context": {"cluster": "lab", "user": role}}
+        for role in tokens.values()
     ]
     return {
         "apiVersion": "v1",

@@ -11,6 +11,7 @@ import sys
 
 from noderun.files import read_slice
 from noderun.sysfs import first_line, names_in
+from noderun.tenancy import tenancy
 from noderun.vendor_tools import begin, collect_output
 
 MARK = "ORCH-AUDIT "
@@ -21,8 +22,13 @@ PROGRAMS = {
     "runc": ["runc", "--version"],
     "containerd": ["containerd", "--version"],
     "nvidia-container-toolkit": ["nvidia-ctk", "--version"],
+    "docker": ["docker", "--version"],
+    "cuda-toolkit": ["nvcc", "--version"],
+    "dcgm": ["dcgmi", "--version"],
 }
-FOLDERS = ("usr/local/bin", "usr/local/sbin", "usr/bin", "usr/sbin", "usr/local/nvidia/toolkit")
+FOLDERS = (
+    "usr/local/bin", "usr/local/sbin", "usr/bin", "usr/sbin", "usr/local/nvidia/toolkit", "usr/local/cuda/bin",
+)  # fmt: skip
 SETTINGS = {
     "numa_balancing": "proc/sys/kernel/numa_balancing",
     "huge_pages": "sys/kernel/mm/transparent_hugepage/enabled",
@@ -59,6 +65,7 @@ def host_report(root, files=()):
     report["interfaces"] = sorted(names_in(os.path.join(root, "sys/class/net")))
     report["firmware"] = rdma_firmware(root)
     report["programs"] = program_versions(root)
+    report["tenant"] = tenancy(root, FOLDERS)
     report["nccl"] = nccl_settings(root)
     named = list(files) + [
         value for settings in report["nccl"].values() for value in topology_files(settings)
@@ -170,18 +177,21 @@ def rdma_firmware(root):
 
 
 def program_versions(root):
-    """Return {name: first line} of the programs that are installed and tell their version."""
+    """Return {name: first line with a number} of the programs that are installed and tell their
+    version.
+    """
     started = {}
     for name, argv in PROGRAMS.items():
         paths = [os.path.join(root, folder, argv[0]) for folder in FOLDERS]
         path = next((path for path in paths if os.access(path, os.X_OK)), None)
         started[name] = path and begin([path] + argv[1:], "/tmp")
     told = {name: collect_output(program, PROGRAM_S) for name, program in started.items()}
-    return {
-        name: answer["text"].strip().split("\n")[0][:200]
-        for name, answer in told.items()
-        if answer and answer["code"] == 0
-    }
+    lines = {}
+    for name, answer in told.items():
+        if answer and answer["code"] == 0:
+            found = re.search(r"^.*\d\.\d.*$", answer["text"], re.M)
+            lines[name] = found.group()[:200] if found else ""
+    return lines
 
 
 def nccl_settings(root):

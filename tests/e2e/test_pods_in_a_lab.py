@@ -23,6 +23,7 @@ from orchestrator.lab import pods as podlab
 from orchestrator.procs import cmdline, descendants, live_pid, snapshot
 from tests.e2e.rig import LONG, QUICK, Controller, running
 from tests.support import faults, hashing, judge, node_groups
+from tests.support.features import needs
 from tests.support.pods import no_pods
 
 pytestmark = [
@@ -49,6 +50,41 @@ stages:
   - {name: checks, checks: all, framework: hashing, run: 5s}
   - {name: hashing, bench: hashing, choices: {repeats: 3, expect: "rate >= 1"}, run: 9s, needs: [checks]}
 """
+
+
+@needs("audit")
+def test_an_audit_tells_what_separates_a_pod_from_other_tenants(controller: Controller) -> None:
+    def found(context: str) -> dict[str, tuple[str, str]]:
+        hosts = f"pods:app=lab,context={context}"
+        only = "pod_rights,pod_admission,pod_network,pod_token"
+        done = controller.orch(
+            "check", "-f", "simulated", "--only", only, "--hosts", hosts, "--json"
+        )
+        assert done.code == 0, done
+        checks = done.json["checks"]
+        assert sorted(check["host"] for check in checks) == ["node1"] * 4 + ["node2"] * 4
+        return {check["name"]: (check["verdict"], check["found"]) for check in checks}
+
+    of_admin = found("lab")
+    assert of_admin["pod_rights"] == ("warning", "may list secrets in all namespaces")
+    assert of_admin["pod_network"] == ("warning", "no NetworkPolicy")
+    assert of_admin["pod_token"][0] == of_admin["pod_admission"][0] == "ok"
+    level = "pod-security.kubernetes.io/enforce"
+    labelled = {"metadata": {"name": "default", "labels": {level: "restricted"}}}
+    policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies"
+    policy = {"metadata": {"name": "own"}, "spec": {"podSelector": {}}}
+    for verb, path, body in (
+        ("replace", "/api/v1/namespaces/default", labelled),
+        ("create", policies, policy),
+    ):
+        file = controller.project / "object.json"
+        file.write_text(json.dumps(body))
+        kubectl(controller, verb, "--raw", path, "-f", str(file))
+    of_tenant = found("tenant")
+    assert {verdict for verdict, _ in of_tenant.values()} == {"ok"}
+    assert of_tenant["pod_rights"][1] == "none in other namespaces"
+    assert of_tenant["pod_admission"][1] == f"{level}=restricted"
+    assert of_tenant["pod_network"][1] == "own"
 
 
 def test_every_command_with_pods_that_are_there(controller: Controller) -> None:

@@ -17,6 +17,7 @@ from tests.e2e.test_tune import WORDS as TUNE
 from tests.e2e.test_tune import folder as templates
 from tests.faults.rows.slurm import asked, no_slurm
 from tests.support import judge
+from tests.support.features import needs
 
 pytestmark = pytest.mark.skipif(bool(no_slurm()), reason=no_slurm())
 
@@ -126,3 +127,35 @@ def test_a_tune_has_one_job_for_its_whole_search(controller: Controller, tmp_pat
         and done.err.count("is CANCELLED and out of the queue") == 1
     )
     assert len(controller.runs) > 2
+
+
+@needs("audit")
+def test_an_audit_in_a_job_tells_what_slurm_lets_tenants_see_of_each_other(
+    controller: Controller,
+) -> None:
+    asked(controller.lab, "salloc", "--no-shell", "-N2", "--quiet")
+    number = asked(controller.lab, "squeue", "-ho", "%i").strip()
+    words = ("check", "-f", "simulated", "--json", "--hosts", f"srun:{number}")
+
+    def found() -> dict[str, set[tuple[str, str]]]:
+        done = controller.orch(*words, "--only", "slurm_private,slurm_confined,slurm_between")
+        assert done.code == 0, done
+        checks: dict[str, set[tuple[str, str]]] = {}
+        for check in done.json["checks"]:
+            checks.setdefault(check["name"], set()).add((check["verdict"], check["found"]))
+        return checks
+
+    open_to_all = found()
+    assert open_to_all["slurm_private"] == {("warning", "PrivateData=none")}
+    (verdict, said), *_ = open_to_all["slurm_confined"]
+    assert verdict == "warning" and "ConstrainDevices=no" in said
+    assert {verdict for verdict, _ in open_to_all["slurm_between"]} == {"warning"}
+    with controller.lab.slurm_conf.open("a") as conf:
+        conf.write("PrivateData=jobs,usage,users\nHealthCheckProgram=/bin/true\n")
+    asked(controller.lab, "scontrol", "reconfigure")
+    mended = found()
+    (private,) = mended["slurm_private"]
+    assert private[0] == "ok" and mended["slurm_confined"] == open_to_all["slurm_confined"]
+    assert mended["slurm_between"] == {("ok", "HealthCheckProgram=/bin/true")}
+    asked(controller.lab, "scancel", number)
+    judge.wait_for(lambda: not asked(controller.lab, "squeue", "-h"), 30, "the job is listed")

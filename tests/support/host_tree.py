@@ -10,6 +10,19 @@ ROOT_PORT, SWITCH, TO_GPU, TO_NIC = "0000:40:01.0", "0000:41:00.0", "0000:42:00.
 GPU, NIC = "0000:43:00.0", "0000:44:00.0"
 OTHER_PORT, OTHER_GPU = "0000:60:01.0", "0000:61:00.0"
 SLOW_NIC = "0000:00:1f.6"
+SLURM = """\
+HealthCheckInterval     = 300 sec
+HealthCheckProgram      = /usr/sbin/nhc
+PrivateData             = jobs,usage,users
+ProctrackType           = proctrack/cgroup
+Prolog                  = (null)
+SlurmctldParameters     = (null)
+TaskPlugin              = task/affinity,task/cgroup
+Cgroup Support Configuration:
+ConstrainCores          = yes
+ConstrainDevices        = yes
+ConstrainRAMSpace       = yes"""
+"""Lines of `scontrol show config` of 22.05, on a cluster that keeps its tenants apart."""
 LINK = {
     "current_link_speed": "32.0 GT/s PCIe",
     "max_link_speed": "32.0 GT/s PCIe",
@@ -49,6 +62,13 @@ class HostTree:
             "proc/self/status": "Name:\tpython3\nCapEff:\t0000000000000000",
             "proc/sys/kernel/numa_balancing": "0",
             "proc/sys/kernel/perf_event_paranoid": "2",
+            "proc/sys/kernel/osrelease": "6.1.0-57-amd64",
+            "proc/cpuinfo": "processor: 0\nflags\t\t: fpu vme hypervisor lahf_lm",
+            "proc/7/comm": "init",
+            "sys/devices/system/cpu/vulnerabilities/vmscape": "Mitigation: IBPB before exit to userspace",
+            "boot/vmlinuz-6.1.0-57-amd64": "",
+            "boot/vmlinuz-6.1.0-58-cloud-amd64": "",
+            "etc/pam.d/sshd": "account required pam_slurm_adopt.so",
             "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
             "sys/kernel/mm/transparent_hugepage/defrag": "always defer [madvise] never",
         }.items():
@@ -67,6 +87,8 @@ class HostTree:
             "runc": "runc version 1.4.3\nspec: 1.2.1",
             "containerd": "containerd github.com/containerd/containerd/v2 v2.1.9 abc",
             "nvidia-ctk": "NVIDIA Container Toolkit CLI version 1.19.1",
+            "nvcc": "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.1, V13.1.80",
+            "scontrol": SLURM,
         }.items():
             self.program(name, text)
 

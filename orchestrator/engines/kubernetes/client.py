@@ -117,15 +117,26 @@ class Namespace:
         words = ["exec", pod, f"--container={container}", "--", "sh", "-c", f"{script}\ntrue"]
         return _call(self.argv(*words)[1:])
 
-    def check_right(self, verb: str, resource: str, subresource: str = "") -> None:
-        """Raise ConfigError unless the user may do this here."""
-        asked = {"namespace": self.name, "verb": verb, "resource": resource}
-        asked |= {"group": "batch"} if resource == "jobs" else {}
+    def has_right(
+        self,
+        verb: str,
+        resource: str,
+        subresource: str = "",
+        group: str = "",
+        everywhere: bool = False,
+    ) -> bool:
+        """Whether the user may do this here, or in all namespaces."""
+        asked = {"namespace": "" if everywhere else self.name, "verb": verb, "resource": resource}
+        asked |= {"group": group} if group else {}
         asked |= {"subresource": subresource} if subresource else {}
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
         body = {**review, "spec": {"resourceAttributes": asked}}
-        answer = self._request("create", _REVIEW, body)
-        if answer["status"].get("allowed") is not True:
+        return self._request("create", _REVIEW, body)["status"].get("allowed") is True
+
+    def check_right(self, verb: str, resource: str, subresource: str = "") -> None:
+        """Raise ConfigError unless the user may do this here."""
+        group = "batch" if resource == "jobs" else ""
+        if not self.has_right(verb, resource, subresource, group):
             named = f"{resource}/{subresource}" if subresource else resource
             # For kubectl, pods/exec is the pod with the name exec.
             words = f"{resource} --subresource={subresource}" if subresource else resource

@@ -56,8 +56,9 @@ def advisories() -> tuple[Advisory, ...]:
 
 
 def check_advisories(host: str, report: HostReport) -> Iterator[Check]:
-    """Yield a warning for each component that an advisory names, else one check with all versions."""
-    found, is_clean = versions(report), True
+    """Yield a warning for each component that an advisory names, and one check of the others."""
+    found = versions(report)
+    clean = dict(found)
     for component, version in found.items():
         fixes = [
             (advisory, fix)
@@ -66,15 +67,15 @@ def check_advisories(host: str, report: HostReport) -> Iterator[Check]:
             and (fix := advisory.fix_for(version))
         ]
         if fixes:
-            is_clean = False
+            del clean[component]
             named = ", ".join(f"{advisory.id} ({advisory.title})" for advisory, _ in fixes)
             last, fix = max(fixes, key=lambda pair: _numbers(pair[1]))
             hint = f"see {last.source}; a distribution may have mended it under the old number"
             yield warning(
                 host, "advisories", f"{component} {version}: {named}", f"{fix} or later", hint
             )
-    if found and is_clean:
-        yield ok(host, "advisories", ", ".join(map(" ".join, found.items())))
+    if clean:
+        yield ok(host, "advisories", ", ".join(map(" ".join, clean.items())))
 
 
 def versions(report: HostReport) -> dict[str, str]:

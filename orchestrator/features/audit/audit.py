@@ -14,8 +14,10 @@ from orchestrator.checks.facts import NodeFacts, node_facts
 from orchestrator.errors import RunError
 from orchestrator.features.audit.advisories import check_advisories
 from orchestrator.features.audit.hardware import HARDWARE
+from orchestrator.features.audit.kubernetes import audit_pods
 from orchestrator.features.audit.nccl import check_nccl
 from orchestrator.features.audit.report import HostReport, host_report
+from orchestrator.features.audit.tenancy import check_tenancy
 from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each_or_raise
@@ -33,12 +35,13 @@ def audit_hosts(
     """Look at every connected node at the same time, and judge what it said."""
     told = each_or_raise(cluster.nodes, lambda name: _look(cluster, name))
     known = {host.name: node_facts(facts.get(host.name, {})) for host in cluster.hosts}
-    checks = [
-        check
-        for host in cluster.hosts
-        for check in judge_host(host, known, host_report(told[host.name]))
-    ]
-    return told, checks
+    reports = {name: host_report(said) for name, said in told.items()}
+    hosts = [host for host in cluster.hosts if host.name in reports]
+    checks = [check for host in hosts for check in judge_host(host, known, reports[host.name])]
+    of_pods, checks_of_pods = audit_pods(hosts, reports)
+    for name, said in of_pods.items():
+        told[name] = {**told[name], "kubernetes": said}
+    return told, [*checks, *checks_of_pods]
 
 
 def judge_host(host: Host, facts: Mapping[str, NodeFacts], report: HostReport) -> list[Check]:
@@ -47,6 +50,7 @@ def judge_host(host: Host, facts: Mapping[str, NodeFacts], report: HostReport) -
     others = [values for name, values in facts.items() if name != host.name]
     return [
         *filter(None, hardware),
+        *check_tenancy(host.name, report),
         *check_advisories(host.name, report),
         *check_nccl(host, facts[host.name], others, report),
     ]

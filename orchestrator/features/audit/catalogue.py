@@ -65,7 +65,8 @@ CATALOGUE = (
     ),
     Entry(
         "advisories", "Minimum versions",
-        "NVIDIA's driver, the container toolkit, runc, containerd, firmware of ConnectX and BlueField",
+        "NVIDIA's driver, the container toolkit, the CUDA toolkit, DCGM, runc, containerd, docker, firmware of"
+        " ConnectX and BlueField",
         should="a version that no advisory of the list names",
         cure="the version that the row names; a distribution may have mended the old one, as its"
         " changelog says",
@@ -79,5 +80,71 @@ CATALOGUE = (
         " the other nodes by NCCL_SOCKET_IFNAME; NCCL_TOPO_FILE exists: NCCL says nothing if not",
         cure="correct or remove the variable; NCCL finds all of this by itself",
         more="audit.md#variables-of-nccl",
+    ),
+    Entry(
+        "kernel", "Kernel that runs", "the running kernel, and those of /boot of its flavour",
+        should="the newest that is installed", cure="restart the node",
+    ),
+    Entry(
+        "flaws", "Flaws of processors", "/sys/devices/system/cpu/vulnerabilities",
+        should="none that the kernel calls vulnerable: another tenant may read what this one computes",
+        cure="microcode and a kernel with the mitigation; no `mitigations=off` on nodes of several tenants",
+    ),
+    Entry(
+        "nested", "Virtual machines in one", "in a virtual machine: whether this user may open /dev/kvm",
+        should="not: flaws of KVM are then in a tenant's reach",
+        cure="`options kvm_intel nested=0` (`kvm_amd`) on the hypervisor, or no such device in the guest",
+    ),
+    Entry(
+        "management", "Management controllers",
+        "devices of a BMC or DPU that this user may open: /dev/ipmi*, /dev/rshim*",
+        should="none: firmware and console of the machine are behind them",
+        cure="no kcs interface for the host in the BMC; `mlxprivhost … r --disable_rshim`; root alone opens them",
+    ),
+    Entry(
+        "strangers", "Processes of others", "processes of other people (accounts from 1000 on) in /proc",
+        should="none are seen: command lines have names, paths and secrets",
+        cure="`hidepid=invisible` of /proc; in Slurm also `ExclusiveUser=YES`; no `hostPID` for pods",
+    ),
+    Entry(
+        "slurm_private", "Jobs of others", "`PrivateData` of `scontrol show config`",
+        should="jobs, usage, users", cure="`PrivateData=jobs,usage,users` in slurm.conf",
+    ),
+    Entry(
+        "slurm_confined", "Confined jobs", "TaskPlugin, ProctrackType and Constrain… of `scontrol show config`",
+        should="`task/cgroup`, `proctrack/cgroup`, and `yes` for devices, cores and memory: else a job uses"
+        " GPUs, cores and memory of others",
+        cure="slurm.conf, and `ConstrainDevices=yes` … in cgroup.conf",
+    ),
+    Entry(
+        "slurm_logins", "Logins beside jobs", "on nodes of Slurm: /etc/pam.d/sshd",
+        should="pam_slurm_adopt: whoever has no job on a node cannot log in, and logins belong to a job",
+        cure="`account required pam_slurm_adopt.so` in /etc/pam.d/sshd, `PrologFlags=contain`",
+    ),
+    Entry(
+        "slurm_between", "Between two jobs", "HealthCheckProgram, Prolog and Epilog of `scontrol show config`",
+        should="one of them: something looks at a node, and clears it, before the next tenant",
+        cure="`HealthCheckProgram` with `HealthCheckInterval`, `Epilog` in slurm.conf",
+    ),
+    Entry(
+        "pod_token", "Token in a pod", "on pods: whether a token of a service account is mounted",
+        should="none: whatever runs here has its rights", cure="`automountServiceAccountToken: false`",
+    ),
+    Entry(
+        "pod_rights", "Rights beyond a namespace", "what `kubectl auth can-i` tells of this login: secrets and"
+        " pods of other namespaces, nodes/proxy, cluster roles, impersonation",
+        should="none of them, unless the cluster is the tenant's own",
+        cure="RoleBindings of a namespace in place of ClusterRoleBindings",
+    ),
+    Entry(
+        "pod_admission", "Admission of pods", "labels of the namespace, and what its pods have: privileged,"
+        " hostPID, hostPath",
+        should="`pod-security.kubernetes.io/enforce` is baseline or restricted, or no pod of it has these",
+        cure="`kubectl label namespace … pod-security.kubernetes.io/enforce=baseline`, where tenants share nodes",
+    ),
+    Entry(
+        "pod_network", "Network of pods", "NetworkPolicies of the namespace",
+        should="one: without any, every pod of the cluster may connect",
+        cure="a NetworkPolicy that lets in what is in the namespace",
     ),
 )  # fmt: skip

@@ -64,6 +64,28 @@ class Processors:
 
 
 @dataclass(frozen=True, slots=True)
+class Tenant:
+    """What a tenant of a host sees of others and of its machine (``remote/noderun/tenancy.py``).
+
+    ``flaws``: what the kernel calls vulnerable, ``flaws_told`` all that it tells about.
+    ``devices``: those of a hypervisor or controller that this user may open. ``strangers``: other
+    people who have processes here. ``token``: one of a service account of Kubernetes is mounted.
+    ``slurm``: settings; empty where there is no Slurm. ``adopts``: its sshd asks Slurm.
+    """
+
+    kernel: str = ""
+    kernels: tuple[str, ...] = ()
+    flaws: Mapping[str, str] = field(default_factory=dict)
+    flaws_told: tuple[str, ...] = ()
+    virtual: bool = False
+    devices: tuple[str, ...] = ()
+    strangers: int = 0
+    token: bool = False
+    slurm: Mapping[str, str] = field(default_factory=dict)
+    adopts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class HostReport:
     """A node's answer; empty for what it does not have or may not read. ``admin``: the login has
     CAP_SYS_ADMIN, as root has outside of most containers.
@@ -88,6 +110,7 @@ class HostReport:
     programs: Mapping[str, str] = field(default_factory=dict)
     nccl: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     files: Mapping[str, bool] = field(default_factory=dict)
+    tenant: Tenant = Tenant()
 
     @property
     def used(self) -> tuple[PciDevice, ...]:

@@ -33,6 +33,7 @@ from tests.support.host_tree import (
     NIC,
     OTHER_GPU,
     OTHER_PORT,
+    SLURM,
     TO_GPU,
     TO_NIC,
     HostTree,
@@ -87,7 +88,8 @@ def findings(checks: list[Check]) -> dict[str, list[str]]:
 def test_nothing_is_found_on_a_host_without_a_fault(tmp_path: Path) -> None:
     checks = audited(HostTree(tmp_path))
     assert findings(checks) == {}
-    assert {check.name for check in checks} == {entry.name for entry in CATALOGUE}
+    of_hosts = {entry.name for entry in CATALOGUE if not entry.name.startswith("pod_")}
+    assert {check.name for check in checks} == of_hosts
 
 
 def test_ids_stay_as_they_are_and_are_listed_with_those_of_preflight(tmp_path: Path) -> None:
@@ -95,6 +97,9 @@ def test_ids_stay_as_they_are_and_are_listed_with_those_of_preflight(tmp_path: P
     ids = "acs iommu pcie_link governor cstates numa_balancing huge_pages gdrcopy ncu perf"
     done = Project(tmp_path).orch("check", "--list", "--json")
     listed = [entry["id"] for entry in json.loads(done.stdout)]
+    tenancy = "kernel flaws nested management strangers slurm_private slurm_confined slurm_logins"
+    pods = "slurm_between pod_token pod_rights pod_admission pod_network"
+    ids = f"{ids} {tenancy} {pods}"
     assert {*ids.split(), "advisories", "nccl_env", "disk"} <= set(listed)
     assert len(listed) == len(set(listed))
     refused = Project(tmp_path).orch("check", "--only", "numa_balancign")
@@ -154,6 +159,26 @@ PLANTS: dict[str, tuple[str, Plant, str]] = {
         "nvidia-driver 570.133.20: CVE-2025-23280 "),
     "old firmware": ("advisories", lambda tree: tree.write("sys/class/infiniband/mlx5_0/fw_ver", "28.43.1014"),
         "connectx-firmware of mlx5_0 43.1014: CVE-2025-23351 "),
+    "an old CUDA": ("advisories", lambda tree: tree.program("nvcc", "Cuda compilation tools, release 12.4, V12.4.131"),
+        "cuda-toolkit 12.4: CVE-2025-33230 "),
+    "a kernel that waits for a restart": ("kernel", lambda tree: tree.write("boot/vmlinuz-6.1.0-100-amd64", ""),
+        "6.1.0-57-amd64 runs"),
+    "a flaw without mitigation": ("flaws",
+        lambda tree: tree.write("sys/devices/system/cpu/vulnerabilities/mds", "Vulnerable: no microcode"), "vulnerable: mds"),
+    "KVM in a virtual machine": ("nested", lambda tree: tree.write("dev/kvm", ""), "/dev/kvm can be opened"),
+    "a BMC in reach": ("management", lambda tree: tree.write("dev/ipmi0", ""), "/dev/ipmi0"),
+    "jobs that all see": ("slurm_private", lambda tree: tree.program("scontrol", SLURM.replace("jobs,", "")),
+        "PrivateData=usage,users"),
+    "devices of other jobs": ("slurm_confined",
+        lambda tree: tree.program("scontrol", SLURM.replace("ConstrainDevices        = yes", "ConstrainDevices = no")),
+        "ConstrainDevices=no"),
+    "tasks without groups": ("slurm_confined",
+        lambda tree: tree.program("scontrol", SLURM.replace("task/affinity,task/cgroup", "task/affinity")),
+        "TaskPlugin=task/affinity"),
+    "logins without a job": ("slurm_logins", lambda tree: tree.write("etc/pam.d/sshd", "@include common-auth"),
+        "/etc/pam.d/sshd does not name pam_slurm_adopt"),
+    "nothing between two jobs": ("slurm_between",
+        lambda tree: tree.program("scontrol", SLURM.replace("/usr/sbin/nhc", "(null)")), "no health check, prolog or epilog"),
     "a misspelt variable in a file": ("nccl_env", lambda tree: tree.write("etc/nccl.conf", "NCCL_SOKCET_IFNAME=eth0"),
         "'NCCL_SOKCET_IFNAME' of /etc/nccl.conf, which NCCL does not read"),
     "a space before the sign": ("nccl_env", lambda tree: tree.write("home/user/.nccl.conf", "NCCL_DEBUG =INFO"),
@@ -171,6 +196,28 @@ def test_what_is_planted_in_a_stand_in_is_found_and_nothing_else(
     found = findings(audited(tree))
     assert list(found) == [name] and len(found[name]) == 1, found
     assert found[name][0].startswith(words)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_processes_of_other_people_are_counted_and_those_of_the_system_are_not(
+    tmp_path: Path,
+) -> None:
+    tree = HostTree(tmp_path)
+    for number, user in enumerate((0, 33, 1003, 1003, 1004, 61187, 65534), 20):
+        tree.write(f"proc/{number}/comm", "train")
+        os.chown(tree.root / f"proc/{number}", user, user)
+    assert findings(audited(tree)) == {"strangers": ["processes of 2 other users are seen"]}
+
+
+def test_nothing_of_slurm_is_asked_where_there_is_none_and_no_other_setting_is_told(
+    tmp_path: Path,
+) -> None:
+    tree = HostTree(tmp_path)
+    told = host_report(str(tree.root))["tenant"]
+    assert "SlurmctldParameters" not in told["slurm"] and told["slurm"]["Prolog"] == ""
+    (tree.root / "usr/bin/scontrol").write_text("#!/bin/sh\nexit 1\n")
+    tree.write("etc/pam.d/sshd", "")
+    assert not {check.name for check in audited(tree) if check.name.startswith("slurm")}
 
 
 VARIABLES = [
