@@ -29,6 +29,9 @@ from orchestrator.results import RunResult
 _REPEATED = 2
 _READ_BYTES = 1 << 20
 _OF_THE_PROGRAM = ("rank_failed", "output_limit", "result_invalid", "log_unmatched")
+_OF_A_VALUE = re.compile(r"error: argument \S+: ")
+"""How argparse begins to refuse the value of an argument, which another configuration may not have.
+"""
 _USAGE_CODES = {2, 126, 127}
 """Wrong arguments, a file that cannot be executed, and a command that was not found, as shells and
 argument parsers exit.
@@ -133,7 +136,7 @@ def _fails_at_start(run: RunDir, error: OrchError) -> bool:
         failure = find_failure(error, run)
         is_of_start = failure is not None and failure.is_of_start
         if codes & _USAGE_CODES:
-            if failure and not is_of_start:
+            if (failure and not is_of_start) or _OF_A_VALUE.search(error.cause):
                 return False
         elif not is_of_start or not failure or not failure.is_end:
             return False

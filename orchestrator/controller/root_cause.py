@@ -313,7 +313,8 @@ def _hint_lines(death: _Death, finding: Failure | None, facts: _Facts) -> Iterat
         yield f"  {_short(finding.line)}"
     if death.words:
         yield f"last lines of {death.log} on {death.error.host}:"
-        yield from (f"  {_short(line)}" for line in death.words[-_SHOWN_LINES:])
+        shown = [line for line in death.words if line.strip()]
+        yield from (f"  {_short(line)}" for line in shown[-_SHOWN_LINES:])
     yield from sentences(facts)[:_SHOWN_DIFFERENCES]
 
 
@@ -345,7 +346,8 @@ def _last_words(error: OrchError, run: RunDir) -> _Death:
 
 def _last_lines(run: RunDir, host: str, name: str) -> list[str]:
     text = last_bytes(run, host, name, _READ_BYTES).decode("utf-8", "replace")
-    return [line for line in text.splitlines() if line.strip()]
+    lines = text.splitlines()  # an empty line ends a sentence
+    return lines if any(map(str.strip, lines)) else []
 
 
 def _rank(error: OrchError) -> int | None:

@@ -33,14 +33,18 @@ from orchestrator.logs.line_forms import (
     EXCEPTION,
     FATAL,
     FATAL_BLOCK,
+    FRAME,
     GLOG,
+    GROUP_MARGIN,
     HEADER,
+    IMPORT_FRAME,
     LAUNCHER,
     NCCL_WARN,
     PYTHON_WARNING,
     RANK_TAG,
     WHAT,
     Place,
+    is_header,
     place_itself,
 )
 from orchestrator.logs.text import clean_text
@@ -51,6 +55,15 @@ _BOX_LINES = 60
 _WARNING_LINES = 12
 _PRINTED = 12
 """Among so many last lines, an error that the program prints is why it ended."""
+_OF_OTHERS = (
+    "terminate called",
+    "====",
+    "*** ",
+    "wandb: ",
+    "Exception ignored in",
+    "Exception in ",
+)
+"""How a line begins that is no part of the message above it."""
 _TRAILING = 3
 """So many last lines are the end of a log that has no statement of an end."""
 
@@ -74,22 +87,29 @@ class Line:
     """One line, or the first sentence of a box, with its place.
 
     ``statement``: the number of the statement of an end that it is part of, or of the source of
-    one, 0 for none. ``form`` is its form, at its first line.
+    one, 0 for none. ``form`` is its form, at its first line. ``rank``: whose line it is by its tag,
+    empty without one. ``is_running``: part of an exception of a function, which came when all
+    modules of the program were loaded.
     """
 
     text: str
     place: Place
     statement: int = 0
     form: Form | None = None
+    rank: str = ""
+    is_running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Traceback:
     """The lines of a traceback from its exception on. ``before``: how the one before it belongs to
-    it, None if it does not."""
+    it, None if it does not. ``is_of_thread``: it ended a thread, not the process. ``is_running``: a
+    function raised it."""
 
     lines: Sequence[int]
     before: Form | None
+    is_of_thread: bool
+    is_running: bool
 
 
 def read_endings(
@@ -103,12 +123,14 @@ def read_endings(
     """
     shown = [_cut(line) for line in lines[-_LINES:]]
     prefixes = tuple(_find_prefixes(shown))
-    numbers = group_pairs((_rank_tag(text, prefixes), number) for number, text in enumerate(shown))
+    tags = _rank_tags(shown, prefixes)
+    numbers = group_pairs((rank, number) for number, (rank, _) in enumerate(tags))
     placed: dict[int, Line] = {}
     numbering = count(1)
-    for tag, own in numbers.items():
-        stream = _Stream([shown[number][len(tag) :] for number in own], is_consequence, numbering)
-        placed |= zip(own, stream.read(), strict=True)
+    for rank, own in numbers.items():
+        texts = [shown[number][tags[number][1] :] for number in own]
+        lines_of_rank = _Stream(rank, texts, is_consequence, numbering).read()
+        placed |= zip(own, lines_of_rank, strict=True)
     found = [placed[number] for number in range(len(shown))]
     if _has_end(found, is_consequence):
         return found
@@ -151,7 +173,7 @@ def _with_last_lines(
     first = next((number for number in said[-_PRINTED:] if ERROR.match(lines[number].text)), None)
     for number in _paragraph(lines, first, is_consequence) if first is not None else ():
         form = Form.ERROR if number == first else None
-        lines[number] = Line(lines[number].text, Place.END, statement, form)
+        lines[number] = replace(lines[number], place=Place.END, statement=statement, form=form)
     return lines
 
 
@@ -176,10 +198,22 @@ def _find_prefixes(texts: Sequence[str]) -> Iterator[str]:
             yield prefix
 
 
-def _rank_tag(text: str, prefixes: tuple[str, ...]) -> str:
-    if match := RANK_TAG.match(text):
-        return match[0]
-    return next((prefix for prefix in prefixes if text.startswith(prefix)), "")
+def _rank_tags(texts: Sequence[str], prefixes: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Return for each line its rank's name in the tag, and the length of the tag.
+
+    An empty line is of the rank of the line before it.
+    """
+    tags: list[tuple[str, int]] = []
+    rank = ""
+    for text in texts:
+        length = 0
+        if match := RANK_TAG.match(text):
+            rank, length = match["timed"] or match[0], match.end()
+        elif text.strip():
+            rank = next((prefix for prefix in prefixes if text.startswith(prefix)), "")
+            length = len(rank)
+        tags.append((rank, length))
+    return tags
 
 
 class _Stream:
@@ -187,6 +221,7 @@ class _Stream:
 
     def __init__(
         self,
+        rank: str,
         texts: Sequence[str],
         is_consequence: Callable[[Sequence[str]], bool],
         numbering: Iterator[int],
@@ -194,7 +229,7 @@ class _Stream:
         self.texts = texts
         self.is_consequence = is_consequence
         self.numbering = numbering
-        self.lines = [Line(text, place_itself(text)) for text in texts]
+        self.lines = [Line(text, place_itself(text), rank=rank) for text in texts]
         self.boxes: set[int] = set()
 
     def read(self) -> list[Line]:
@@ -209,7 +244,7 @@ class _Stream:
                 self._mark(self._block(number), Form.WHAT)
             elif FATAL_BLOCK.match(text) and not self._is_other([number]):
                 self._mark(self._block(number), Form.FATAL)
-            elif FATAL.match(text) and "Fatal Python error" not in text:
+            elif FATAL.match(text):
                 self._mark([number], Form.FATAL)
         self._read_last_lines()
         return self.lines
@@ -266,18 +301,22 @@ class _Stream:
     def _read_tracebacks(self) -> set[int]:
         """Mark the tracebacks that are the end: the last one that is no consequence, and the
         consequences after it; and the sources of that one. Return the lines of all."""
-        found = self._tracebacks()
-        causes = [place for place, entry in enumerate(found) if not self._is_other(entry.lines)]
-        last = causes[-1] if causes else max(len(found) - 1, 0)
+        tracebacks = self._tracebacks()
+        causes = [entry for entry in tracebacks if not self._is_other(entry.lines)]
+        causes = [entry for entry in causes if not entry.is_of_thread] or causes
+        # Exceptions that ended a thread count where the process has none of its own.
+        is_of_thread = bool(causes) and causes[-1].is_of_thread
+        found = [entry for entry in tracebacks if is_of_thread or not entry.is_of_thread]
+        last = found.index(causes[-1]) if causes else max(len(found) - 1, 0)
         for entry in found[last:]:
-            self._mark(entry.lines, Form.EXCEPTION)
+            self._mark(entry.lines, Form.EXCEPTION, is_running=entry.is_running)
         while last > 0 and (form := found[last].before):
             last -= 1
             self._mark(found[last].lines, form, Place.EARLIER)
-        return {number for entry in found for number in entry.lines}
+        return {number for entry in tracebacks for number in entry.lines}
 
     def _tracebacks(self) -> list[_Traceback]:
-        found = []
+        found: list[_Traceback] = []
         before: Form | None = None
         number = 0
         while number < len(self.texts):
@@ -289,7 +328,11 @@ class _Stream:
                 number += 1
                 continue
             block = self._block(first)
-            found.append(_Traceback(block, before))
+            is_of_thread = number > 0 and self.texts[number - 1].startswith("Exception in thread")
+            is_of_thread |= before is not None and bool(found) and found[-1].is_of_thread
+            frames = [text for text in self.texts[number:first] if FRAME.match(text)]
+            is_running = any(not IMPORT_FRAME.match(frame) for frame in frames)
+            found.append(_Traceback(block, before, is_of_thread, is_running))
             before, number = None, block[-1] + 1
         return found
 
@@ -314,7 +357,7 @@ class _Stream:
         return None
 
     def _is_header(self, number: int) -> bool:
-        return number < len(self.texts) and HEADER in self.texts[number]
+        return number < len(self.texts) and is_header(self.texts[number])
 
     def _block(self, first: int) -> list[int]:
         """Return the lines of a message, from its first line up to one of another kind."""
@@ -327,9 +370,7 @@ class _Stream:
                 text
             ):
                 break
-            if text.startswith(("terminate called", "====", "*** ", "wandb: ")) or EXCEPTION.match(
-                text
-            ):
+            if text.startswith(_OF_OTHERS) or EXCEPTION.match(text):
                 break
             if self.lines[place].place != Place.HARMLESS:
                 block.append(place)
@@ -352,12 +393,22 @@ class _Stream:
     def _is_other(self, numbers: Sequence[int]) -> bool:
         return self.is_consequence([self.lines[number].text for number in numbers])
 
-    def _mark(self, numbers: Sequence[int], form: Form, place: Place = Place.END) -> None:
+    def _mark(
+        self,
+        numbers: Sequence[int],
+        form: Form,
+        place: Place = Place.END,
+        is_running: bool = False,
+    ) -> None:
         statement = next(self.numbering)
         for number in numbers:
-            text = self.lines[number].text
-            is_first = number == numbers[0]
-            self.lines[number] = Line(text, place, statement, form if is_first else None)
+            self.lines[number] = replace(
+                self.lines[number],
+                place=place,
+                statement=statement,
+                form=form if number == numbers[0] else None,
+                is_running=is_running,
+            )
 
     def _hide(self, places: Sequence[int]) -> None:
         for place in places:
@@ -369,7 +420,7 @@ def _cut(line: str) -> str:
     stands at its beginning or at its end."""
     half = _LINE_CHARACTERS // 2
     short = line if len(line) <= _LINE_CHARACTERS else f"{line[:half]} […] {line[-half:]}"
-    return clean_text(short.encode("utf-8", "replace"))
+    return GROUP_MARGIN.sub("", clean_text(short.encode("utf-8", "replace")), count=1)
 
 
 def _depth(text: str) -> int:

@@ -21,7 +21,7 @@ _MEMORY_AND_LIMITS = (
         "RLIMIT_MEMLOCK",
         r"trying to\s{1,9}allocate some locked memory",
         unless="cannot modify limit",
-        explains=("nccl_system_error",),
+        explains=("nccl_system_error", "mpi_network"),
     ),
     define_failure(
         "open_files",
@@ -29,8 +29,16 @@ _MEMORY_AND_LIMITS = (
         "raise ulimit -n on the node, or use fewer loader workers",
         "Too many open files",
         r"\bE[NM]FILE\b",
+        "received 0 items of ancdata",
         # The limit of inotify is another one, and only watchers of files need it.
         unless="inotify",
+    ),
+    define_failure(
+        "shared_memory_access",
+        "the ranks of a node do not share /dev/shm",
+        "start all ranks of a node as one user and in one container, or give their containers the /dev/shm of the node"
+        " (--ipc=host); NCCL_SHM_DISABLE: 1 under env: in the inventory does without",
+        r"shared memory segment .{0,200}(?:Permission denied|No such file)",
     ),
     define_failure(
         "shared_memory",
@@ -59,6 +67,14 @@ _MEMORY_AND_LIMITS = (
         r"\bfork\b.{0,60}Resource temporarily unavailable",
         r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
         "System unable to allocate necessary resources for OMP thread",
+        r"what\(\): {1,9}Resource temporarily unavailable",
+    ),
+    define_failure(
+        "memory_maps",
+        "a process could not map more memory",
+        "raise vm.max_map_count on the node (sysctl), which bounds the shared tensors of a process, or use fewer loader"
+        " workers; or the node had no memory left",
+        r"unable to mmap .{0,200}Cannot allocate memory",
     ),
     define_failure(
         "host_out_of_memory",
@@ -103,6 +119,22 @@ _FILES = (
         is_of_start=True,
     ),
     define_failure(
+        "missing_header",
+        "a header file is missing on the node",
+        "install the package that has it, such as python3-dev, or the CUDA toolkit",
+        r"\bfatal error: \S{1,200}: No such file or directory",
+        is_often_harmless=True,
+        explains=("compiler",),
+    ),
+    define_failure(
+        "compiler",
+        "a compiler that the program started has failed",
+        "see what it printed, and install it, python3-dev and the CUDA toolkit on the node",
+        r"Command '\['?[^']{0,200}(?:gcc|g\+\+|c\+\+|clang|nvcc|ninja)\b.{0,2000}returned non-zero",
+        "Error (?:building|compiling) (?:extension|objects for extension)",
+        weight=SYMPTOM,
+    ),
+    define_failure(
         "container_start",
         "the container could not be started",
         "see the line: the image's name and who may read it, and on the node user namespaces and the engine's own log",
@@ -145,7 +177,7 @@ _FILES = (
         "may indicate binary incompatibility",
         "module was compiled against (?:NumPy C-)?API version",
         is_often_harmless=True,
-        explains=("launcher_daemon",),
+        explains=("launcher_daemon", "cuda_library"),
         is_of_start=True,
     ),
     define_failure(
@@ -161,11 +193,20 @@ _FILES = (
         explains=("launcher_daemon",),
         is_of_start=True,
     ),
+    # Of a program that runs: with other options it may need other files.
     define_failure(
         "not_found",
         "a file or program is missing on the node",
         "correct the path in inventory or options, or copy the file there",
         r"FileNotFoundError: ",
+        r"Failed to open (?:file|directory) .{0,300}No such file",
+        is_often_harmless=True,
+        explains=("launcher_daemon",),
+    ),
+    define_failure(
+        "not_found",
+        "a file or program is missing on the node",
+        "correct the path in inventory or options, or copy the file there",
         r": command not found\b",
         r": [0-9]{1,9}: \S{1,200}: not found\s{0,9}$",
         r"[]:] No such file or directory\s{0,9}$",
@@ -183,7 +224,7 @@ _FILES = (
         r"Operation not permitted",
         # Containers and limits refuse these, and the program carries on.
         unless=r"Permission denied \((?:publickey|gssapi)|\bmbind\b|set_mempolicy|move_pages"
-        r"|cannot modify limit|setpriority|sched_set|\bnice\b",
+        r"|cannot modify limit|setpriority|sched_set|\bnice\b|\b(?:CUDA|HIP) error\b",
         is_often_harmless=True,
     ),
     define_failure(
@@ -206,6 +247,7 @@ _FILES = (
         "Remote I/O error",
         "Read-only file system",
         r"Transport endpoint is not connected: '",
+        "Cannot send after transport endpoint shutdown",
         is_often_harmless=True,
     ),
     define_failure(
@@ -247,6 +289,7 @@ _FILES = (
         r"^Bus error\b",
         r"EXIT STRING: Bus error",
         r"line [0-9]{1,9}: {1,9}[0-9]{1,9} Bus error",
+        "`Bus error` is detected by the operating system",
         signal_words(7),
         weight=SYMPTOM,
     ),
@@ -257,6 +300,8 @@ _FILES = (
         r"Signal: Segmentation fault|EXIT STRING: Segmentation fault",
         r"Segmentation fault \(core dumped\)|^Segmentation fault\b|line [0-9]{1,9}: {1,9}[0-9]{1,9} Segmentation fault",
         r"Fatal Python error: Segmentation fault",
+        "`Segmentation fault` is detected by the operating system",
+        r"DataLoader worker \(pid\(?s?\)? ?[0-9(), ]{1,60}\) is killed by signal: Segmentation fault",
         r"^(?:free|malloc|realloc|calloc|munmap_chunk)\(\): ",
         r"^double free or corruption|^corrupted (?:size|double-linked)|stack smashing detected",
         signal_words(11),

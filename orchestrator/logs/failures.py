@@ -32,8 +32,8 @@ from functools import cache
 from orchestrator.logs.endings import Form, Line, nccl_sentence, read_endings
 from orchestrator.logs.failure_table import KNOWN
 from orchestrator.logs.known_failure import CAUSE as CAUSE
-from orchestrator.logs.known_failure import CONSEQUENCE, KnownFailure
-from orchestrator.logs.line_forms import HEADER, Place
+from orchestrator.logs.known_failure import CONSEQUENCE, SYMPTOM, KnownFailure
+from orchestrator.logs.line_forms import ADDED, AT_EXIT, FRAME, HEADER, Place
 from orchestrator.plural import times
 
 LAST_OUTPUT = "last output: "
@@ -42,12 +42,11 @@ one run.
 """
 
 _SHOWN_CHARACTERS = 300
+_ANY_DEPTH = 1 << 30
 _ELSEWHERE = "ended_elsewhere"
 _NCCL = "nccl_system_error"
 _NOTHING = ""
 _WHAT = re.compile(r"\s{1,9}what\(\):\s{0,9}")
-# What libraries say after a program's own last line, while its process ends.
-_AT_EXIT = re.compile(r"\[?W[0-9]{4} |\S{0,300}:[0-9]{1,9}: \w{0,40}Warning: ")
 
 _Find = Callable[[str], KnownFailure | None]
 
@@ -98,7 +97,8 @@ def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
     if end and end.weight == CAUSE:
         return end
     is_symptom = end is not None and end.weight > CONSEQUENCE
-    is_said = not is_symptom and _says_something_else(ends, find)
+    says = _another_rank_failed if is_symptom else _says_something_else
+    is_said = says(ends, find)
     source = _source(lines, find)
     if source and is_said:
         words = f"{last_output(text.splitlines())} (its source: {source.cause})"
@@ -147,6 +147,7 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     for first in opening:
         statements.append([line.text for line in read if line.statement == first.statement])
     own = [texts for texts in statements if not _is_elsewhere(texts, find)]
+    own.sort(key=lambda texts: any(map(find, texts)))  # what is known shows only a symptom
     sentences = [*map(_sentence, own), nccl_sentence(read)]
     said = [] if exceptions_only else [line for line in read if _is_said(line.text)]
     # Where statements only report another process, what this one printed before says more.
@@ -161,15 +162,21 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
 
 
 def _sentence(texts: Sequence[str]) -> str:
-    """Return the sentence of a statement: to the end of its paragraph, or NCCL's own."""
+    """Return the sentence of a statement: to the end of its paragraph, without frames and what
+    libraries add to any message; or NCCL's own."""
     own = nccl_sentence([Line(text, Place.END) for text in texts])
     if own:
         return own
     words: list[str] = []
+    source = _ANY_DEPTH  # the line of source below a frame is further in than the frame
     for text in texts:
         if not text.strip() and words and not words[-1].endswith(":"):
             break
-        if text.strip():
+        depth = len(text) - len(text.lstrip())
+        if FRAME.match(text):
+            source = depth
+        elif text.strip() and depth <= source and not ADDED.match(text.lstrip()):
+            source = _ANY_DEPTH
             words.append(_WHAT.sub("", text, count=1).strip())
     return " ".join(words)
 
@@ -183,7 +190,7 @@ def _is_own_word(line: Line, find: _Find) -> bool:
 def _is_said(text: str) -> bool:
     """Return True for a line with words at its beginning that Python does not add at exit."""
     has_words = any(map(str.isalnum, text)) and not text[0].isspace() and text[0] != "="
-    return has_words and not _AT_EXIT.match(text)
+    return has_words and not AT_EXIT.match(text)
 
 
 def _both_ends(sentence: str) -> str:
@@ -209,21 +216,21 @@ def _heaviest(
         if row and counts(row) and (found is None or row.weight > found.weight):
             is_end = line.place == Place.END
             shown = _shorten(line.text.strip())
-            found = Failure(
-                row.kind, row.cause, row.remedy, shown, row.weight, is_end, row.is_of_start
-            )
+            is_of_start = row.is_of_start and not line.is_running
+            found = Failure(row.kind, row.cause, row.remedy, shown, row.weight, is_end, is_of_start)
     return found
 
 
 def _source(lines: Sequence[Line], find: _Find) -> Failure | None:
     """Return the known cause among the sources of the last exception.
 
-    Of a handled exception, only a cause counts with which programs do not carry on.
+    A symptom counts only as the direct cause, and of a handled exception only a cause with which
+    programs do not carry on.
     """
     forms = {line.statement: line.form for line in lines if line.form}
     direct = [line for line in lines if forms.get(line.statement) == Form.RAISED_FROM]
     handled = [line for line in lines if forms.get(line.statement) == Form.HANDLED]
-    found = _heaviest(direct, find, lambda row: row.weight == CAUSE)
+    found = _heaviest(direct, find, lambda row: row.weight >= SYMPTOM)
     return found or _heaviest(
         handled, find, lambda row: row.weight == CAUSE and not row.is_often_harmless
     )
@@ -243,6 +250,18 @@ def _says_something_else(ends: Sequence[Line], find: _Find) -> bool:
     opening = [line.statement for line in ends if line.form is not None]
     known = {line.statement for line in ends if find(line.text) is not None}
     return any(number not in known for number in opening)
+
+
+def _another_rank_failed(ends: Sequence[Line], find: _Find) -> bool:
+    """Return True if an exception of one rank shows no known failure, and those of others do."""
+    known = {line.statement for line in ends if find(line.text) is not None}
+    ranks = {line.rank for line in ends if line.statement in known}
+    return any(
+        line.form == Form.EXCEPTION
+        and line.statement not in known
+        and line.rank not in {"", *ranks}
+        for line in ends
+    )
 
 
 def _shorten(line: str) -> str:

@@ -62,6 +62,16 @@ GPU = (
         explains=_NO_DEVICE,
     ),
     define_failure(
+        "nvls",
+        "NVLink SHARP (NVLS) between the GPUs of a node could not be set up",
+        "see Fabric in nvidia-smi -q, the log of nvidia-fabricmanager, and /dev/nvidia-caps in the container;"
+        " NCCL_NVLS_ENABLE: 0 under env: in the inventory does without",
+        r"\btransport/nvls\.cc:[0-9]{1,6} NCCL WARN ",
+        # Another failure with a name of its own, which happens to be met there.
+        unless="out of memory|illegal memory|launch failure|uncorrectable",
+        explains=("nccl_system_error",),
+    ),
+    define_failure(
         "driver_failed",
         "the NVIDIA driver answers with an unknown error",
         "reload nvidia_uvm or reboot the node, and check dmesg (Xid) on it",
@@ -71,6 +81,7 @@ GPU = (
         "CUDA_ERROR_UNKNOWN",
         r"\bcudaErrorUnknown",
         _number(999),
+        r"\bnvml error \(999\)",
         is_often_harmless=True,
         explains=_NO_DEVICE,
     ),
@@ -140,6 +151,7 @@ GPU = (
         r"Resource exhausted: (?:Out of memory|Failed to allocate)",
         r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|XLA:TPU compile)",
         "Out of memory error on GPU",
+        "\\bCUDA allocation failed",
         _number(2),
         unless="the caller indicates that this is not a failure",
     ),
@@ -173,6 +185,7 @@ GPU = (
         "CUDA_ERROR_NO_BINARY_FOR_GPU|cudaErrorNoKernelImageForDevice",
         "which is too old to be supported by the triton GPU compiler",
         "hipErrorNoBinaryForGpu",
+        r"ptxas fatal {1,9}: {1,9}Value 'sm_[0-9a-z]{1,9}' is not defined",
         "invalid device function|cudaErrorInvalidDeviceFunction",
         _number(98, 209),
     ),
@@ -214,6 +227,7 @@ GPU = (
         "Found no NVIDIA driver on your system",
         "No CUDA GPUs are available",
         "No HIP GPUs are available",
+        "No visible GPU devices",
         "Torch not compiled with CUDA enabled",
         "torch.cuda.is_available\\(\\) is False",
         "couldn't communicate with the NVIDIA driver",
@@ -228,6 +242,7 @@ GPU = (
         " inventory; or its version does not fit the driver or the framework",
         "CU(?:DNN|BLAS)_STATUS_(?:INTERNAL_ERROR|NOT_INITIALIZED)",
         "cuDNN failed to initialize",
+        "DNN library (?:initialization failed|is not found)",
         weight=SYMPTOM,
     ),
 )

@@ -13,6 +13,7 @@ from itertools import chain
 CAUSE, SYMPTOM, GENERAL, CONSEQUENCE = 4, 3, 2, 1
 """Weights of lines: a cause explains the failure, a symptom does not; general words say only which
 library failed, and a consequence only reports another process."""
+_SIGNALS = {4: "ILL", 7: "BUS", 9: "KILL", 11: "SEGV"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def literals_of(words: str) -> list[str]:
 
 def signal_words(number: int) -> str:
     r"""Return the pattern of what launchers say of a process that a signal ended: torchrun, mpirun
-    and prterun, and of their own UCX.
+    and prterun, deepspeed, a shell in between, and of their own UCX.
 
     >>> bool(re.search(signal_words(9), "process rank 3 with PID 4411 on node n1 exited on signal 9 (Killed)."))
     True
@@ -86,7 +87,11 @@ def signal_words(number: int) -> str:
     by_torchrun = (
         rf"Signal {number} \(SIG[A-Z]{{2,5}}\) received by PID|failed \(exitcode: -{number}\)"
     )
-    return rf"{by_torchrun}|exited on\s{{1,9}}signal {number}\b|Caught signal {number} \("
+    by_others = rf"return code = -{number}\b|exit code:? {128 + number}\b"
+    return (
+        rf"{by_torchrun}|exited on\s{{1,9}}signal {number}\b|Caught signal {number} \("
+        rf"|{by_others}|terminated with signal SIG{_SIGNALS[number]}\b"
+    )
 
 
 def define_failure(

@@ -13,19 +13,43 @@ EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w{0,60}\.){0,12}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)(?::|\s*$)"
 )
 WHAT = re.compile(r"\s{1,9}what\(\):\s{0,9}(?=\S)")
-# PyTorch's and torchrun's before a line of a rank, and mpirun's.
+# PyTorch's and torchrun's before a line of a rank; mpirun's and horovodrun's, with or without the
+# time.
 RANK_TAG = re.compile(
     r"\[rank[0-9]{1,9}\]: ?|\[[a-z]{1,40}[0-9]{1,9}\]: ?"
-    r"|\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},[0-9]{1,9}\]<std(?:out|err|diag)>:? ?"
+    r"|(?:\w{3} \w{3} [ 0-9]{2} [0-9:]{8} [0-9]{4})?"
+    r"(?P<timed>\[(?:[^\[\]\s]{1,200}@)?(?:[0-9]{1,9},)?[0-9]{1,9}\]<std(?:out|err|diag)>):? ?"
+)
+# The margin of an exception group, and the lines between its exceptions.
+GROUP_MARGIN = re.compile(
+    r"^\s{2,80}(?:\| ?|\+ (?=Exception Group Traceback)|\+-(?:\+-)?-{9,20} [0-9.]{1,6} -{10,20}"
+    r"|\+-{30,40})"
+)
+# A frame of a traceback; and of one that belongs to the loading of modules, before a program runs.
+FRAME = re.compile(r"\s{0,80}File \".{1,500}\", line [0-9]{1,9}, in \S")
+IMPORT_FRAME = re.compile(
+    r"\s{0,80}File \"(?:.{0,400}\bimportlib\b.{0,100}\", |.{1,500}\", line [0-9]{1,9}, in (?:<module>|_))"
+)
+# What libraries add to any message, and the frames in it.
+ADDED = re.compile(
+    r"(?:CUDA|HIP) kernel errors might be asynchronously|For debugging consider passing [A-Z]"
+    r"|Compile with `TORCH_USE_|Search for `cuda\w{1,60}' in |Exception raised from "
+    r"|-{20}\s*$|For simplicity, JAX has removed its internal frames"
+    r"|Additional GRPC error information|The error could be from a previous operation|\[\[\{\{node "
+    r"|\[?frame #?[0-9]{1,4}\]?: |Stacktrace \([0-9]{1,4} entries\)|<stack traces unavailable>"
 )
 BOX = re.compile(r"-{70,80}\s*$")
+# glog writes the month with two digits, PyTorch that of January to September with one.
+_DATE = r"(?:[0-9]{4,8} |[0-9]{3} (?=[0-9]{2}:))"
 GLOG = re.compile(
-    r"(?:\[rank[0-9]{1,9}\]:)?\[?(?P<level>[IWEF])(?:[0-9]{4,8} | [\w./-]{1,200}:[0-9]{1,9}\])"
+    rf"(?:\[rank[0-9]{{1,9}}\]:)?\[?(?P<level>[IWEF])(?:{_DATE}| [\w./-]{{1,200}}:[0-9]{{1,9}}\])"
     r"|[0-9-]{10}[ T][0-9:.,]{8,20}: (?P<tf>[IWEF]) "
 )
 FATAL = re.compile(
-    r"\[?(?:FATAL|CRITICAL|fatal)\b|\[?F[0-9]{4,8} |.{0,200}\bCheck failed: "
-    r"|.{0,200}: Assertion `.{1,300}' failed|(?:\[[^\]]{1,80}\] )?\*\*\* MPI_ERR_[A-Z_]{2,30}: "
+    rf"\[?(?:FATAL|CRITICAL|fatal)\b|\[?F{_DATE}|[0-9-]{{10}}[ T][0-9:.,]{{8,20}}: F "
+    r"|.{0,200}\bCheck failed: |.{0,200}: Assertion `.{1,300}' failed"
+    r"|(?:\[[^\]]{1,80}\] )?\*\*\* MPI_ERR_[A-Z_]{2,30}: "
+    r"|Fatal Python error: (?!Aborted|Segmentation fault|Bus error|Illegal instruction)"
 )
 # Errors of MPICH, Rust and Go, with the lines behind them.
 FATAL_BLOCK = re.compile(
@@ -41,7 +65,7 @@ BOX_HARMLESS = re.compile(
 ENTRY = re.compile(r"\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:")
 # What a program says itself of its error, and no figure of that name.
 ERROR = re.compile(
-    r"(?!Fatal Python error)(?:.{0,80}\W)?(?:ERROR\b|[Ee]rror: (?![0-9.+-]))"
+    r"(?!Fatal Python error)(?:.{0,80}\W)?(?:ERROR\b|[Ee]rror(?: returned from |: (?![0-9.+-])))"
     r"|\s{0,4}(?:[Cc]annot|[Cc]ould ?n[o']t|[Uu]nable to|[Ff]ailed to|Illegal|Invalid) "
 )
 # What a shell, a loader, an interpreter, an engine of containers and a launcher say last of all.
@@ -59,16 +83,18 @@ _HARMLESS = re.compile(
     r"|\bretry(?:ing)?\b(?! (?:count|failed|limit))|\btry(?:ing)? again\b"
     r"|\battempt [0-9]{1,9} ?(?:of|/)|\bfall(?:ing|s)? ?back\b|\bskipp(?:ed|ing)\b"
     r"|\bcontinuing\b|\bnon-?fatal\b|\bnot fatal\b|\bharmless\b|\boptional\b|\bdisabl(?:ed|ing)\b"
-    r"|\bRUST_BACKTRACE=",
+    r"|\bRUST_BACKTRACE=|^wandb: ",
     re.IGNORECASE,
 )
 _HARMLESS_LITERALS = (
     *("warn", "ignor", "info", "debug", "trace", "retry", "again", "attempt", "back", "skip"),
-    *("continuing", "fatal", "harmless", "optional", "disabl", "rust_backtrace"),
+    *("continuing", "fatal", "harmless", "optional", "disabl", "rust_backtrace", "wandb: "),
 )
 """One of these is in each line that `_HARMLESS` matches: a search for them is much faster."""
 # Python's warnings end with the line of source that warned, which is indented.
 PYTHON_WARNING = re.compile(r"\S{0,300}:[0-9]{1,9}: \w{0,40}Warning: ")
+# What libraries say after a program's own last line, while its process ends.
+AT_EXIT = re.compile(rf"\[?W{_DATE}|{PYTHON_WARNING.pattern}")
 NCCL_WARN = re.compile(r"NCCL WARN |\[[0-9]{1,4}\] \S{1,100}:[0-9]{1,6} WARN ")
 # Of plug-ins, libraries and settings that NCCL works without.
 _NCCL_HARMLESS = re.compile(
@@ -83,6 +109,11 @@ class Place(IntEnum):
     HARMLESS = 0
     EARLIER = 1
     END = 2
+
+
+def is_header(text: str) -> bool:
+    """Return whether a line begins a traceback of Python, whatever stands before it."""
+    return HEADER in text and not text.startswith("C++ ")
 
 
 def place_itself(text: str) -> Place:

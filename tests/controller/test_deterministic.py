@@ -206,6 +206,22 @@ def test_only_the_end_of_a_program_shows_that_others_would_not_start(
     assert ("would not start either" in errors[0].hint) == (runs == 1)
 
 
+def test_the_value_of_an_argument_that_a_program_refuses_is_of_one_configuration(
+    tmp_path: Path,
+) -> None:
+    rig = FakeBench(tmp_path, repeats=1)
+    rig.runs(ends(2))
+    (failed,), _ = conducted(rig)
+
+    def concerned(said: str) -> bool:
+        error = RunError(failed.message, kind=failed.kind, host="a", cause=f"last output: {said}")
+        result = RunResult(rig.first.run_id, 1, rig.spec, False, "failed", error=error)
+        return deterministic_failure(rig.first, rig.run(), [result], [result]) is not None
+
+    assert concerned("t.py: error: unrecognized arguments: --head 3")
+    assert not concerned("t.py: error: argument --heads: invalid choice: 3 (choose from 4, 8)")
+
+
 def test_a_program_that_does_not_start_on_another_node_may_start_in_other_configurations(
     tmp_path: Path,
 ) -> None:

@@ -100,6 +100,29 @@ def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_c
     )
 
 
+BOX = "-" * 74
+PARAGRAPHS = f"""{BOX}
+The component that was asked for was not found or
+could not be opened.
+
+  Host:  node1
+
+This means that it is not installed.
+{BOX}
+"""
+
+
+def test_of_a_message_in_paragraphs_the_first_is_the_cause(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "r1")
+    error = with_cause(failed(run, {"node1": (0, PARAGRAPHS, None, 1)}), (), run, {"node1": {}})
+    sentence = "The component that was asked for was not found or could not be opened."
+    assert error is not None and error.cause == f"last output: {sentence}"
+    assert error.hint is not None
+    shown = error.hint.splitlines()
+    assert shown[0] == "last lines of rank-0.err on node1:" and len(shown) == 7
+    assert all(map(str.strip, shown))
+
+
 def test_of_ranks_whose_calls_do_not_fit_the_one_that_ended_is_not_blamed(tmp_path: Path) -> None:
     """gloo ends the rank that gets more than it asked for."""
     run = RunDir(tmp_path / "r1")

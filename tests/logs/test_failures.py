@@ -366,6 +366,84 @@ SAID = {
         "Traceback (most recent call last):\n  File\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
         "ValueError: expected 7",
     ),
+    "an exception group": (
+        "  + Exception Group Traceback (most recent call last):\n  |   File \"t.py\", line 40, in <module>\n"
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)\n  +-+---------------- 1 ----------------\n"
+        "    | Traceback (most recent call last):\n    |   File \"t.py\", line 21, in load\n    | ValueError: 12 fields\n"
+        "    +---------------- 2 ----------------\n    | Traceback (most recent call last):\n    |   File \"t.py\", line 5\n"
+        "    | asyncio.exceptions.CancelledError\n    +------------------------------------",
+        "ValueError: 12 fields",
+    ),
+    "a thread's end is not the program's": (
+        "Traceback (most recent call last):\n  File\nNameError: name 'loader' is not defined\nException in thread Thread-3:\n"
+        "Traceback (most recent call last):\n  File\nEOFError\n\nDuring handling of the above exception, another occurred:\n\n"
+        "Traceback (most recent call last):\n  File\nKeyError: 4",
+        "NameError: name 'loader' is not defined",
+    ),
+    "a thread's end where nothing else is": (
+        "Exception in thread Thread-3:\nTraceback (most recent call last):\n  File\nKeyError: 4", "KeyError: 4"
+    ),
+    "DALI, without its frames": (
+        "Traceback (most recent call last):\n  File\nRuntimeError: Critical error in pipeline:\n"
+        "Error in MIXED operator 'd.image',\nwhich was used in the pipeline definition with the following traceback:\n\n"
+        "  File \"m.py\", line 44, in pipe\n"
+        "    images = fn.decoders.image(jpegs)\n\nencountered:\n\nUnrecognized image format. File: /d/9.JPEG\n"
+        "Stacktrace (7 entries):\n[frame 0]: /x/libdali.so(+0x7a2b1e) [0x7f]\n\nCurrent pipeline object is no longer valid.",
+        "RuntimeError: Critical error in pipeline: Error in MIXED operator 'd.image', which was used in the pipeline definition"
+        " with the following traceback: encountered: Unrecognized image format. File: /d/9.JPEG",
+    ),
+    "TensorFlow, without its frames": (
+        "Traceback (most recent call last):\n  File\nx.InvalidArgumentError: Graph execution error:\n\n"
+        "Detected at node a/Reshape defined at (most recent call last):\n  File \"t.py\", line 9, in <module>\n\n"
+        "Input has 12 values, the shape 7\n\t [[{{node a/Reshape}}]] [Op:__inference_f_1]",
+        "x.InvalidArgumentError: Graph execution error: Detected at node a/Reshape defined at (most recent call last):"
+        " Input has 12 values, the shape 7",
+    ),
+    "CUDA, without advice": (
+        "Traceback (most recent call last):\n  File\n"
+        "RuntimeError: CUDA error: operation not permitted when stream is capturing\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable",
+        "RuntimeError: CUDA error: operation not permitted when stream is capturing",
+    ),
+    "a rank, not the torchrun that lost its store meanwhile": (
+        "[rank4]: Traceback (most recent call last):\n[rank4]:   File\n[rank4]: AssertionError: 3 heads\n"
+        "Traceback (most recent call last):\n  File\n"
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.",
+        "AssertionError: 3 heads",
+    ),
+    "a rank whose lines have the time": (
+        "Wed Jan 14 12:05:15 2026[1]<stderr>:Traceback (most recent call last):\nWed Jan 14 12:05:15 2026[1]<stderr>:  File\n"
+        "Wed Jan 14 12:05:16 2026[1]<stderr>:KeyError: 'x'\nWed Jan 14 12:05:16 2026[0]<stdout>:step 3",
+        "KeyError: 'x'",
+    ),
+    "an empty line between lines of a rank": (
+        "[rank1]: Traceback (most recent call last):\n[rank1]:   File\n[rank1]: ImportError: no 'triton_key'\n\n"
+        "[rank1]: Set TORCH_LOGS=1",
+        "ImportError: no 'triton_key'",
+    ),
+    "a warning of PyTorch in January": (
+        "own.py: no data\n[W114 10:54:51.986 ProcessGroupNCCL.cpp:1374] destroy_process_group() was not called",
+        "own.py: no data",
+    ),
+    "a fatal line of PyTorch in January": (
+        "[rank2]:[F114 10:21:13.770 ProcessGroupNCCL.cpp:1337] the watchdog saw a hang\nFatal Python error: Aborted",
+        "[F114 10:21:13.770 ProcessGroupNCCL.cpp:1337] the watchdog saw a hang",
+    ),
+    "a fatal error of Python": (
+        "Fatal Python error: _PyInterpreterState_Get: the function must be called with the GIL held\n\n"
+        "Thread 0x7f (most recent call first):\n  <no Python frame>",
+        "Fatal Python error: _PyInterpreterState_Get: the function must be called with the GIL held",
+    ),
+    "a tracker's error is not the program's": (
+        "Traceback (most recent call last):\n  File\nKeyError: 3\nwandb: ERROR Dropped a chunk (No space left on device)",
+        "KeyError: 3",
+    ),
+    "an abort that a destructor caused": (
+        "pure virtual method called\nterminate called without an active exception\nE1019 08:21:39.5 3036 api.py:874] failed"
+        " (exitcode: -6) local_rank: 0",
+        "terminate called without an active exception",
+    ),
     "lines that say nothing": ("mpirun: a process failed\n-----------\n", "mpirun: a process failed"),
     "controls": ("own.py: \x1b[31mred\x1b[0m\x07 \x00and\tblue", "own.py: red and blue"),
     "both ends": ("x" * 9000 + " the end", "x" * 150 + " […] " + "x" * 142 + " the end"),
@@ -405,6 +483,42 @@ def test_the_cause_is_that_of_the_last_exception_of_a_chain(
 
     assert (found and found.kind, found and found.cause) == (kind, cause)
     assert not (found and found.is_of_start)
+
+
+HEADER = "Traceback (most recent call last):\n"
+MODULE = '  File "t.py", line 1, in <module>\n    from a import b\n'
+FUNCTION = '  File "t.py", line 9, in main\n    a.load(x)\n'
+IMPORTLIB = '  File "<frozen importlib._bootstrap>", line 1027, in _find_and_load\n'
+RUNPY = '  File "<frozen runpy>", line 88, in _run_code\n'
+MISSING = "ModuleNotFoundError: No module named 'apex'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_start"),
+    [
+        (f"{HEADER}{RUNPY}{MODULE}{IMPORTLIB}{MODULE}{MISSING}", True),
+        (MISSING, True),
+        (f"{HEADER}{MODULE}{FUNCTION}{MODULE}{MISSING}", False),
+        (f"{HEADER}{MODULE}FileNotFoundError: [Errno 2] No such file or directory: '/d/x'", False),
+        ("python3: can't open file '/w/t.py': [Errno 2] No such file or directory", True),
+    ],
+)
+def test_only_what_the_start_of_a_program_needs_is_certain_to_fail_again(
+    text: str, is_of_start: bool
+) -> None:
+    """What a function imports, or a file of data, other configurations may not need."""
+    found = diagnose(text)
+    assert found and found.is_of_start == is_of_start
+
+
+def test_of_several_ranks_an_unknown_exception_explains_what_others_wait_for() -> None:
+    timeout = "[rank0]: RuntimeError: Timed out waiting 60000ms for recv operation to complete"
+    unknown = "[rank3]: IndexError: index 7 is out of bounds"
+    for log in (f"{timeout}\n{unknown}", f"{unknown}\n{timeout}"):
+        assert diagnose(log) is None
+        assert last_output(log.splitlines()) == f"{LAST_OUTPUT}IndexError: index 7 is out of bounds"
+    found = diagnose(f"{timeout}\n{timeout.replace('rank0', 'rank3')}")
+    assert found and found.kind == "collective_timeout"
 
 
 def test_a_step_is_no_last_word_but_an_exception_among_steps_is() -> None:
