@@ -22,10 +22,17 @@ from orchestrator.features.accept.bars import (
     without_figure,
 )
 from orchestrator.features.accept.blame import depend_on_hosts, succeeds_without
+from orchestrator.features.accept.criteria import (
+    Answer,
+    Evidence,
+    answer_all,
+    criteria_of,
+    place_of,
+)
 from orchestrator.features.accept.earlier import against_earlier, dump_group
 from orchestrator.features.accept.figures import UnitFigure, figures_of, without_reference
 from orchestrator.features.accept.nodes import by_checks, by_links, by_lost_links, by_runs
-from orchestrator.features.accept.observations import of_runs, see
+from orchestrator.features.accept.observations import AuditFinding, fold_audit, of_runs, see
 from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord
 from orchestrator.features.accept.suite import (
     Bar,
@@ -47,8 +54,9 @@ from orchestrator.results.planned import planned_runs
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Summary, of_bench
 
-SCHEMA = 2
-"""Of certificate.json. 1: first version. 2: `figures`, and `least` of what was judged."""
+SCHEMA = 3
+"""Of certificate.json. 1: first version. 2: `figures`, and `least` of what was judged. 3: `audit`,
+`criteria` and their `criteria_source`."""
 _PEERS = "peers"
 _ALL_SLOW = "devices that are all equally slow would pass"
 _UNJUDGED = (
@@ -96,7 +104,9 @@ class Certificate:
 
     ``verdict`` is the cluster's; ``links`` holds the links that did not pass. ``not_tested`` names
     stages and other tests that were left out, with the reasons. ``figures`` has the numbers that
-    bars are about; ``measured`` the values that a later acceptance is compared with.
+    bars are about; ``measured`` the values that a later acceptance is compared with. ``audit`` has
+    what an audit of the hosts found, and ``criteria`` the answers to public criteria: evidence, and
+    no verdict.
     """
 
     acceptance_id: str
@@ -116,6 +126,9 @@ class Certificate:
     notes: tuple[str, ...]
     figures: tuple[UnitFigure, ...]
     measured: Mapping[str, Any]
+    audit: tuple[AuditFinding, ...] = ()
+    criteria: tuple[Answer, ...] = ()
+    criteria_source: str = ""
 
     @property
     def unreferenced(self) -> Mapping[str, tuple[str, ...]]:
@@ -253,6 +266,24 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
     verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])
     if verdict == PASS and (not made or set(record.stages) - set(record.over)):
         verdict = UNDECIDED
+    audits = folder.audits().values()
+    audited = [check for _, checks in audits for check in checks]
+    criteria = None
+    answers: tuple[Answer, ...] = ()
+    if record.criteria:
+        criteria = criteria_of(yamlfile.loads(record.criteria, f"{folder.path.name}: criteria"))
+        told = {host: said for of_stage, _ in audits for host, said in of_stage.items()}
+        preflight = [check for _, checks in inspected.values() for check in checks]
+        evidence = Evidence(
+            [*preflight, *audited],
+            told,
+            judged,
+            of_bars.figures,
+            _without_result(record, suite, made),
+            place_of(told),
+            record.device == "cuda",
+        )
+        answers = answer_all(criteria, evidence)
     return Certificate(
         record.acceptance_id,
         record.created,
@@ -271,7 +302,23 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         record.notes,
         of_bars.figures,
         of_bars.measured,
+        fold_audit(audited),
+        answers,
+        criteria.source if criteria else "",
     )
+
+
+def _without_result(
+    record: AcceptanceRecord, suite: Suite, made: Sequence[_Made]
+) -> dict[str, str]:
+    """Return why stages that measure have no result."""
+    done = {
+        of_stage.stage.name for of_stage in made if any(run.is_good for run in of_stage.results)
+    }
+    reasons = {stage.name: "no run succeeded" for stage in suite.stages if stage.name not in done}
+    left_out = {name.partition(",")[0]: why for name, why in record.left_out.items()}
+    told = {name: why for name, why in {**left_out, **record.over}.items() if why}
+    return {name: told.get(name, why) for name, why in reasons.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,7 @@ def begin_acceptance(
         notes=selection.notes,
         earlier=earlier_of(selection.project.runs, suite.name, selection.hosts),
         sign=str(sign.absolute()) if sign else "",
+        criteria=read_text(Path(plan.criteria.source)) if plan.criteria else "",
     )
     folder = AcceptanceDir.create(selection.project.runs, record)
     typer.echo(f"acceptance: {folder.path}", err=True)

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,13 @@ from orchestrator.cli.options import open_frameworks
 from orchestrator.controller.busy import is_busy
 from orchestrator.controller.controller import Controller
 from orchestrator.errors import ConfigError, DataError, Faults, Interrupted, OrchError
+from orchestrator.feature import providers
 from orchestrator.features.accept.nodes import is_chosen
 from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord, Attempt
 from orchestrator.features.accept.stage_bench import bench_of
 from orchestrator.features.accept.suite import Suite, SuiteStage
 from orchestrator.inventory import Host
+from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.preflight import capture
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
@@ -168,13 +170,16 @@ class Acceptance:
         with self.selection.cluster(self.accept_new) as cluster:
             unreachable: Mapping[str, OrchError] = cluster.open_what_answers()
             facts, silent = capture(cluster, folder.framework, names=list(cluster.nodes))
+            told, audited = _audit(cluster, facts) if "all" in stage.checks else ({}, [])
         if twice := same_machine(facts):
             raise Faults(twice)
         checks = self._judge(facts, {**unreachable, **silent}, folder.framework)
-        plain = []
-        for check in checks:
-            plain.append({key: getattr(check, key) for key in check.__slots__})
-        self.folder.write_checks(stage.name, json.loads(json.dumps(facts, default=str)), plain)
+        self.folder.write_checks(
+            stage.name,
+            json.loads(json.dumps(facts, default=str)),
+            list(map(asdict, checks)),
+            (told, list(map(asdict, audited))),
+        )
         reasons: dict[str, str] = {}
         for check in checks:
             if check.verdict == "failed" and is_chosen(check.name, stage.checks):
@@ -372,3 +377,24 @@ def _words(errors: Sequence[OrchError]) -> str:
 
 def _say(text: str) -> None:
     typer.echo(f"accept: {one_line(text)}", err=True)
+
+
+def _audit(
+    cluster: Cluster, facts: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Any], list[Check]]:
+    """Return what the audit of all nodes that answer tells, and its checks: evidence, by which
+    nothing is judged, so that an audit without an answer is only said.
+    """
+    told: dict[str, Any] = {}
+    checks: list[Check] = []
+    for auditor in providers("host_audit"):
+        try:
+            said, found = auditor.audit(cluster, facts)
+        except Interrupted:
+            raise
+        except (Faults, OrchError) as error:
+            _say(f"{auditor.__name__.split('.')[-2]} of nodes is left out: {error}")
+            continue
+        told.update(said)
+        checks += found
+    return told, checks

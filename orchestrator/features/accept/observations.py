@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from orchestrator.grouping import group_pairs
 from orchestrator.results import RunResult
@@ -40,3 +41,26 @@ def of_runs(summary: Summary, results: Sequence[RunResult]) -> _Texts:
 
 def _by_configuration(results: Sequence[RunResult]) -> Mapping[str, list[RunResult]]:
     return group_pairs((repr(run.spec), run) for run in results if run.is_good and run.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """What an audit found on some hosts that is not as it should be, or could not be read."""
+
+    hosts: tuple[str, ...]
+    name: str
+    verdict: str
+    found: str
+    expected: str
+    hint: str
+
+
+def fold_audit(checks: Sequence[Mapping[str, str]]) -> tuple[AuditFinding, ...]:
+    """Return what an audit found that is not ok, once for all hosts with the same."""
+    keys = ("name", "verdict", "found", "expected", "hint")
+    folded = group_pairs(
+        (tuple(check[key] for key in keys), check["host"])
+        for check in checks
+        if check["verdict"] != "ok"
+    )
+    return tuple(AuditFinding(tuple(hosts), *texts) for texts, hosts in folded.items())

@@ -62,8 +62,8 @@ class AcceptanceRecord:
     the others with the reasons. ``attempts`` are the benches in the order in which they began;
     ``over`` are the stages that are done, with the reason if there was nothing to measure.
     ``earlier`` has the id and the measured values of the last accepted run of these hosts, as its
-    certificate has them. ``sign`` is the file of the key that is to sign the certificate; empty for
-    none."""
+    certificate has them. ``sign`` is the file of the key that is to sign the certificate, and
+    ``criteria`` the text of the criteria that it answers; empty for none."""
 
     acceptance_id: str
     created: str
@@ -87,6 +87,7 @@ class AcceptanceRecord:
     )
     out: Mapping[str, str] = field(default_factory=dict)
     sign: str = ""
+    criteria: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -171,12 +172,33 @@ class AcceptanceDir:
         return [(attempt.stage, self.bench(attempt.bench_id)) for attempt in self.record().attempts]
 
     def write_checks(
-        self, stage: str, facts: Mapping[str, Any], checks: Sequence[Mapping[str, str]]
+        self,
+        stage: str,
+        facts: Mapping[str, Any],
+        checks: Sequence[Mapping[str, str]],
+        audit: tuple[Mapping[str, Any], Sequence[Mapping[str, str]]] = ({}, ()),
     ) -> None:
-        """Store the facts of every node that a stage captured, and its checks; other stages' stay."""
+        """Store the facts of every node that a stage captured, its checks, and its audit: what
+        nodes told, and the checks of it. Other stages' stay.
+        """
+        told, audited = audit
         stages = self._stages_of_checks()
-        stages[stage] = {"facts": dict(facts), "checks": [dict(check) for check in checks]}
+        stages[stage] = {
+            "facts": dict(facts),
+            "checks": list(map(dict, checks)),
+            "audit": {"facts": dict(told), "checks": list(map(dict, audited))},
+        }
         write_state(self.path / _CHECKS, {"stages": stages})
+
+    def audits(self) -> dict[str, tuple[dict[str, Any], list[dict[str, str]]]]:
+        """Return by stage what nodes told in an audit, by host, and the checks of it. Raises
+        DataError (state_damaged).
+        """
+        return {
+            stage: self._checks_of(f"{stage}.audit", written["audit"])
+            for stage, written in self._stages_of_checks().items()
+            if isinstance(written, dict) and "audit" in written
+        }
 
     def checks(self) -> dict[str, tuple[dict[str, Any], list[dict[str, str]]]]:
         """Return by stage the facts by host and the checks; nothing of a stage that has captured

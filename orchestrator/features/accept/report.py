@@ -4,10 +4,12 @@ numbers, the bars, and what was not tested."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.errors import Regression, Undecided
 from orchestrator.features.accept.certificate import Certificate
+from orchestrator.features.accept.criteria import MARKS, NOT_TESTABLE
 from orchestrator.features.accept.figures import UnitFigure
 from orchestrator.features.accept.verdicts import FAIL, PASS, UNDECIDED, Finding
 from orchestrator.grouping import group_pairs
@@ -123,6 +125,22 @@ def _figure_lines(figures: list[UnitFigure]) -> Iterator[str]:
         yield f"      the other {len(rest)}: {format_number(min(rest))} to {format_number(max(rest))}; certificate.html has all"
 
 
+def _criteria_lines(certificate: Certificate) -> Iterator[str]:
+    """Yield the answers to public criteria; how many were not testable in place of these."""
+    if not certificate.criteria:
+        return
+    yield one_line(f"criteria, not judged: {certificate.criteria_source}")
+    for answer in certificate.criteria:
+        if answer.answer != NOT_TESTABLE:
+            yield one_line(f"  {answer.mark} {answer.id}: {answer.title}")
+            yield from (one_line(f"      {text}") for text in answer.evidence)
+            if answer.why:
+                yield one_line(f"      {answer.why}")
+    counts = Counter(answer.answer for answer in certificate.criteria)
+    words = ", ".join(f"{counts[kind]} {kind}" for kind in MARKS)
+    yield f"  of {len(certificate.criteria)} criteria {words}; certificate.html has all, with the reasons"
+
+
 def lines(certificate: Certificate) -> Iterator[str]:
     """Yield the lines."""
     hosts = [node.host for node in certificate.nodes]
@@ -147,6 +165,11 @@ def lines(certificate: Certificate) -> Iterator[str]:
     for title, figures in figures_by_group(certificate):
         yield one_line(f"  {title}")
         yield from map(one_line, _figure_lines(figures))
+    if certificate.audit:
+        yield "audit, not judged"
+        for seen in certificate.audit:
+            yield one_line(f"  {seen.name} of {fold(seen.hosts)}: {seen.found}")
+    yield from _criteria_lines(certificate)
     yield "bars"
     for bar in certificate.judged:
         yield one_line(f"  {bar.verdict:<9}  {bar.stage}: {bar.bar}; {bar.got}")

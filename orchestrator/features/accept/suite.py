@@ -83,11 +83,14 @@ class SuiteStage:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A suite for one type of device, ``cuda`` or ``cpu``."""
+    """A suite for one type of device, ``cuda`` or ``cpu``. ``criteria``: the name of public ones
+    that its certificate answers.
+    """
 
     name: str
     title: str
     stages: tuple[SuiteStage, ...]
+    criteria: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +115,9 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
     """Return the suite in a document for a type of device. Raises ConfigError, or Faults with all
     of them, with file and line."""
     reader = _Reader(document)
-    content = reader.mapping(document.value, (), {"title", "stages"})
+    content = reader.mapping(document.value, (), {"title", "criteria", "stages"})
     title = reader.text(content, "title", (), name)
+    criteria = reader.text(content, "criteria", (), "")
     entries = content.get("stages")
     stages = []
     if not isinstance(entries, list) or not entries:
@@ -147,7 +151,7 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
                 )
         seen.append(stage.name)
     raise_all(reader.faults)
-    return Suite(name, title, tuple(stages))
+    return Suite(name, title, tuple(stages), criteria)
 
 
 def choices_of(document: Document, stage: SuiteStage, nodes: int, ranks: int) -> Document:

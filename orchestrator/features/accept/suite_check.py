@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.api.prepare import check_variables
+from orchestrator.checks.catalogue import all_entries
 from orchestrator.checks.check import NAMES
 from orchestrator.errors import ConfigError, Faults, raise_all
+from orchestrator.features.accept.criteria import criteria_of
 from orchestrator.features.accept.stage_bench import ranks_of, request_for
 from orchestrator.features.accept.suite import Bar, Reference, Suite, SuiteStage, suite_of
 from orchestrator.inventory import Host, Inventory, nearest
@@ -54,6 +56,18 @@ def check_suite(
         for stage in stages:
             checker.check(stage, kind)
     raise_all(list(checker.faults.values()))
+
+
+def check_criteria(document: Document, suite: Suite) -> None:
+    """Raise ConfigError for criteria that name a check or a stage that there is none of."""
+    checks = [entry.name for entry in all_entries()]
+    stages = [stage.name for stage in suite.stages]
+    for row in criteria_of(document).criteria:
+        for name, known in (*((check, checks) for check in row.checks), (row.stage, stages)):
+            if name and name not in known:
+                message = f"expected a check or a stage of the suite, got {name!r}"
+                hint = f"of the criterion {row.id}{nearest(name, known)}"
+                raise ConfigError(message, where=document.source, hint=hint)
 
 
 @dataclass(slots=True)

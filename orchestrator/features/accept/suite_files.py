@@ -42,6 +42,20 @@ def open_suite(name: str, bases: Sequence[Path] = (), where: str = "suite") -> D
     return yamlfile.load(known[name])
 
 
+def open_criteria(name: str, bases: Sequence[Path] = (), where: str = "criteria") -> Document:
+    """Return the file of public criteria of a name, the project's own first. Raises ConfigError if
+    there is none.
+    """
+    from orchestrator import yamlfile
+
+    for base in (*bases, find_folder("suites")):
+        path = base / "criteria" / f"{name}.yaml"
+        if path.is_file():
+            return yamlfile.load(path)
+    hint = "criteria of your own belong in suites/criteria/ of the project"
+    raise ConfigError(f"no criteria {name!r}", where=where, hint=hint)
+
+
 def open_references(bases: Sequence[Path] = ()) -> list[Document]:
     """Return the files of reference data, the project's own first."""
     from orchestrator import yamlfile

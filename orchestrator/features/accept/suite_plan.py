@@ -36,6 +36,7 @@ class SuitePlan:
     references: tuple[Document, ...]
     stages: tuple[tuple[SuiteStage, Bench | None], ...]
     left_out: Mapping[str, str]
+    criteria: Document | None = None
 
 
 def plan_suite(
@@ -55,8 +56,12 @@ def plan_suite(
 
     from orchestrator.errors import ConfigError
     from orchestrator.features.accept.suite import references_of, suite_of
-    from orchestrator.features.accept.suite_check import check_suite
-    from orchestrator.features.accept.suite_files import open_references, open_suite
+    from orchestrator.features.accept.suite_check import check_criteria, check_suite
+    from orchestrator.features.accept.suite_files import (
+        open_criteria,
+        open_references,
+        open_suite,
+    )
     from orchestrator.plan.folders import open_framework
 
     own = [folder for folder in (selection.project.root / "suites",) if folder.is_dir()]
@@ -74,8 +79,12 @@ def plan_suite(
     figures = [figure for file in references for figure in references_of(file)]
     read = cache(lambda framework: open_framework(framework, bases))
     check_suite(document, suite, selection.hosts, selection.inventory, figures, bases, read)
+    criteria = None
+    if suite.criteria:
+        criteria = open_criteria(suite.criteria, own, document.where(("criteria",)))
+        check_criteria(criteria, suite)
     stages, left_out = _plan_stages(suite, document, selection, bases, budget_s, read)
-    return SuitePlan(suite, document, references, tuple(stages), left_out)
+    return SuitePlan(suite, document, references, tuple(stages), left_out, criteria)
 
 
 def in_words(plan: SuitePlan, nodes: int) -> str:

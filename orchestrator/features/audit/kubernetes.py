@@ -77,6 +77,7 @@ def _ask(namespace: Namespace) -> tuple[dict[str, Any], list[Check]]:
         "powers": lambda: sorted({p for pod in namespace.items("pods") for p in _powers(pod)}),
         "groups": lambda: _groups(namespace),
         "storage_classes": lambda: _names(namespace, "storage.k8s.io/v1", "storageclasses"),
+        "node_labels": lambda: _node_labels(namespace),
         "ingress_classes": lambda: _names(namespace, "networking.k8s.io/v1", "ingressclasses"),
     }
     refused: dict[str, str] = {}
@@ -154,6 +155,12 @@ def _names(namespace: Namespace, group: str, resource: str) -> list[str]:
         meta["name"] + " (default)" * (meta.get("annotations", {}).get(_DEFAULT_CLASS) == "true")
         for meta in found
     )
+
+
+def _node_labels(namespace: Namespace) -> list[str]:
+    """Return the names of labels that machines of the cluster have."""
+    nodes = namespace.items("/api/v1/nodes")
+    return sorted({name for node in nodes for name in node["metadata"].get("labels", {})})
 
 
 def _groups(namespace: Namespace) -> list[str]:

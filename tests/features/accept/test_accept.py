@@ -152,7 +152,7 @@ def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_cer
         ),
         (
             "qick",
-            "orch: --gate: no suite 'qick'. available: accept, quick, soak; did you mean 'quick'?",
+            "orch: --gate: no suite 'qick'. available: accept, clustermax, quick, soak; did you mean 'quick'?",
             2,
         ),
         ("", "orch: --gate: expected a value, got an empty text", 2),
