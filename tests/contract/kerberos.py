@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.sshd import free_port
 from tests.support.judge import LIMIT_S
+from tests.support.ports import free_port
 
 __all__ = ["Realm", "needs_kerberos"]
 

@@ -14,7 +14,8 @@ from typing import Any
 from orchestrator.lab import pods
 from orchestrator.lab.state import Lab, LabNode, claim
 from orchestrator.procs import record_pid
-from tests.contract.sshd import Sshd, free_port
+from tests.contract.sshd import Sshd
+from tests.support.ports import free_port
 
 
 class PodServer(Sshd):

@@ -14,15 +14,15 @@ import getpass
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.judge import LIMIT_S
+from tests.support.ports import free_port
 
-__all__ = ["Sshd", "free_port", "make_key"]
+__all__ = ["Sshd", "make_key"]
 
 
 def make_key(
@@ -34,13 +34,6 @@ def make_key(
         [*command, *(["-b", str(bits)] if bits else [])], check=True, stdin=subprocess.DEVNULL
     )
     return path
-
-
-def free_port(address: str) -> int:
-    """Return a port on which nobody listens at this moment."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 class Sshd:

@@ -14,8 +14,9 @@ from orchestrator.transport.ssh import connect
 from orchestrator.transport.ssh.config import resolve
 from tests.contract.reaching import hanging_up
 from tests.contract.rig import Rig
-from tests.contract.sshd import Sshd, free_port
+from tests.contract.sshd import Sshd
 from tests.support.judge import LIMIT_S
+from tests.support.ports import free_port
 
 
 def behind(rig: Rig, *jumps: Sshd, **ssh: Any) -> tuple[Sshd, Host]:

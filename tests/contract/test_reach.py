@@ -22,8 +22,8 @@ from orchestrator.transport.ssh.config import resolve
 from orchestrator.transport.ssh.dial import _unreachable
 from tests.contract.reaching import hanging_up, listener, unreachable
 from tests.contract.rig import Rig
-from tests.contract.sshd import free_port
 from tests.support.judge import LIMIT_S
+from tests.support.ports import free_port
 
 
 def test_a_shut_port_is_refused_at_once(rig: Rig) -> None:

@@ -13,7 +13,8 @@ from types import ModuleType
 import pytest
 
 from tests.remote.torch_in_process import neighbour, small
-from tests.support.trainers import PYTORCH, free_port, module, needs
+from tests.support.ports import free_port
+from tests.support.trainers import PYTORCH, module, needs
 
 # Compile in the test's process: processes for it would each import PyTorch first.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import FLAT, free_port
+from tests.support.ports import free_port
+from tests.support.trainers import FLAT
 
 SIMULATED = FLAT / "train_simulated.py"
 

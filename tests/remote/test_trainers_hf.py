@@ -13,17 +13,8 @@ import pytest
 import yaml
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import (
-    FLAT,
-    PYTHON,
-    ROOT,
-    closing,
-    free_port,
-    needs,
-    rank_lines,
-    samples,
-    torchrun,
-)
+from tests.support.ports import free_port
+from tests.support.trainers import FLAT, PYTHON, ROOT, closing, needs, rank_lines, samples, torchrun
 
 TRAINER = FLAT / "train_hf_lm.py"
 FOLDER = ROOT / "templates" / "hf_trainer"

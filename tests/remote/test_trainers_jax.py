@@ -14,16 +14,8 @@ import pytest
 import yaml
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import (
-    FLAT,
-    PYTHON,
-    ROOT,
-    closing,
-    free_port,
-    needs,
-    rank_lines,
-    samples,
-)
+from tests.support.ports import free_port
+from tests.support.trainers import FLAT, PYTHON, ROOT, closing, needs, rank_lines, samples
 
 TRAINER = FLAT / "train_jax_lm.py"
 FOLDER = ROOT / "templates" / "jax_lm"

@@ -18,13 +18,13 @@ import pytest
 
 from orchestrator.plan.payload import rank_source
 from tests.support.judge import LIMIT_S
+from tests.support.ports import free_port
 from tests.support.trainers import (
     FLAT,
     LOADER_KEYS,
     PYTHON,
     ROOT,
     closing,
-    free_port,
     needs,
     rank_lines,
     rank_parts,

@@ -18,8 +18,9 @@ import pytest
 import yaml
 
 from tests.support.judge import LIMIT_S
+from tests.support.ports import free_port
 from tests.support.ranks import OPTIMIZERS, ranks
-from tests.support.trainers import DONE_KEYS, PYTORCH, ROOT, closing, free_port, rank_lines, samples
+from tests.support.trainers import DONE_KEYS, PYTORCH, ROOT, closing, rank_lines, samples
 
 
 def test_a_rank_whose_gpu_was_full_is_remarked(

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.remote.simulated_ranks import SIMULATED, Ended, all_ended, ended, ring
-from tests.support.trainers import DONE_KEYS, closing, free_port, module, rank_lines, samples
+from tests.support.ports import free_port
+from tests.support.trainers import DONE_KEYS, closing, module, rank_lines, samples
 
 FAST = ["--compute-ms", "5", "--gradient-mb", "0.01"]
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from tests.support.judge import LIMIT_S
+from tests.support.ports import free_port
 from tests.support.trainers import (
     FLAT,
     LOADER_KEYS,
     PYTHON,
     ROOT,
     closing,
-    free_port,
     needs,
     rank_lines,
     rank_parts,

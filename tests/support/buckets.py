@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.contract.sshd import free_port
 from tests.support import judge
+from tests.support.ports import free_port
 
 ADDRESS = "127.0.0.1"
 KEYS = {
@@ -32,7 +32,7 @@ def service() -> Iterator[dict[str, str]]:
 def make_bucket(environment: Mapping[str, str], name: str) -> None:
     """Make a bucket of the service that an environment names."""
     url = f"{environment['AWS_ENDPOINT_URL']}/{name}"
-    urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=30).close()
+    urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=judge.LIMIT_S).close()
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def _server(command: list[str], port: int) -> Iterator[None]:
 
 def _answers(port: int) -> bool:
     try:
-        urllib.request.urlopen(f"http://{ADDRESS}:{port}/", timeout=5).close()
+        urllib.request.urlopen(f"http://{ADDRESS}:{port}/", timeout=judge.LIMIT_S).close()
     except urllib.error.HTTPError:
         return True
     except OSError:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from tests.support.fork_server import ForkServer
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import FLAT, PYTHON, free_port
+from tests.support.ports import free_port
+from tests.support.trainers import FLAT, PYTHON
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],

@@ -14,7 +14,6 @@ import math
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import pytest
 import yaml
 
 from tests.support.judge import LIMIT_S
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("ORCH_TEST_PYTHON", sys.executable)
@@ -209,13 +209,6 @@ def rank_parts(framework: str, text: str) -> dict[str, Any]:
     )
     facts: dict[str, Any] = json.loads(match["json"])
     return facts
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def torchrun(

@@ -18,7 +18,8 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.transport.connections import Connections
 from tests.contract.openssh.connecting import refused
 from tests.contract.rig import Rig
-from tests.contract.sshd import Sshd, free_port
+from tests.contract.sshd import Sshd
+from tests.support.ports import free_port
 
 
 def test_each_cause_has_its_kind_and_words(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
