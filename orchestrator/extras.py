@@ -4,6 +4,7 @@ installs each.
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 
 from orchestrator.errors import ConfigError
@@ -22,3 +23,5 @@ def need(library: str, use: str) -> None:
             where=use,
             hint=f"pip install 'orch-bench[{EXTRAS[library]}]'",
         )
+    if library == "matplotlib":  # it tells of a slow start in a line among ours
+        logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
