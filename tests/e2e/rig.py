@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator import lab as labs
 from orchestrator.lab import Lab, machine
 from orchestrator.plan.framework import run_path
-from tests.support import judge
+from tests.support import forked, judge
 from tests.support.commands import inherited_environment
 from tests.support.judge import Proc
 
@@ -53,6 +53,7 @@ LONG = (
     "peer_timeout_s=30",
 )
 """A bench that has to be ended."""
+Process = subprocess.Popen[str] | forked.Forked
 GRACE_S = 0.5
 """Seconds from terminate to kill in all of these."""
 
@@ -76,37 +77,45 @@ class Controller:
     """A project directory on the controller's side of a lab; ``orch`` is started in it.
 
     ``shared`` is the work directory that its nodes share; by default each has its own, in its home.
+    ``forks``: `orch` is forked from a process that has loaded it, so that its command line and its
+    environment in /proc are not its own.
     """
 
     lab: Lab
     project: Path
     environment: dict[str, str] = field(default_factory=dict)
     program: Sequence[str] = ORCH
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[Process] = field(default_factory=list)
     shared: Path | None = None
+    forks: bool = True
 
     def orch(self, *words: str, timeout_s: float = 60.0) -> Done:
         """Run a command to its end."""
         return self.end(self.start(*words), timeout_s)
 
-    def start(self, *words: str, program: Sequence[str] | None = None) -> subprocess.Popen[str]:
+    def start(self, *words: str, program: Sequence[str] | None = None) -> Process:
         """Start a command; its process id is that of the program itself."""
-        process = subprocess.Popen(
-            labs.argv_inside(self.lab, [*(program or self.program), *words]),
-            cwd=self.project,
-            env=outer_environment(self.project)
-            | dict(labs.environment(self.lab))
-            | self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        environment = outer_environment(self.project) | dict(labs.environment(self.lab))
+        environment |= self.environment
+        process: Process
+        if self.forks and (program or self.program) is ORCH:
+            net = f"/proc/{self.lab.holder}/ns/net" if self.lab.in_namespaces else ""
+            process = forked.start(words, self.project, environment, net)
+        else:
+            process = subprocess.Popen(
+                labs.argv_inside(self.lab, [*(program or self.program), *words]),
+                cwd=self.project,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
         self.started.append(process)
         return process
 
-    def end(self, process: subprocess.Popen[str], timeout_s: float) -> Done:
+    def end(self, process: Process, timeout_s: float) -> Done:
         """Wait for the end of a command, and fail with what it said where that takes too long."""
         try:
             out, err = process.communicate(timeout=timeout_s * judge.patience)
@@ -233,9 +242,7 @@ class Controller:
             assert here == there and there, host
 
 
-def running(
-    controller: Controller, *words: str, nodes: int = 4, step: int = 3
-) -> subprocess.Popen[str]:
+def running(controller: Controller, *words: str, nodes: int = 4, step: int = 3) -> Process:
     """Start a bench that lasts, and return once its first rank has done a few steps."""
     known = set(controller.project.glob("runs/*/*/manifest.json"))
     process = controller.start("bench", *LONG, "--nodes", str(nodes), "--gpus", "1", *words)

@@ -228,6 +228,7 @@ def processes_of(project: Path) -> list[str]:
 def test_a_detached_bench_is_followed_live_and_ctrl_c_leaves_no_process(
     controller: Controller, tmp_path: Path
 ) -> None:
+    controller.forks = False  # its processes are known by their environment
     begun = controller.orch(
         "bench", *LONG, "--nodes", "2", "--gpus", "1", "--label", "<b>live</b>", "--detach"
     )
