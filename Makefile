@@ -16,7 +16,7 @@ CLUSTER ?= $(CURDIR)/.kubernetes
 WORKERS ?= 5
 UNIT_WORKERS ?= 3
 
-.PHONY: help demo test unit removal frameworks scaling screenshots faults kubernetes machines check lint format types man docs dist image clean
+.PHONY: help demo test unit removal frameworks scaling screenshots faults kubernetes machines check bytecode lint format types man docs dist image clean
 
 help:
 	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table (MODEL=gpt-tiny for another model)"
@@ -92,12 +92,17 @@ machines: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests/lab/test_lab_machines.py tests/e2e/test_machines_in_a_lab.py
 
 # The tests start a thousand interpreters, each of which would compile what it imports where nothing may keep that.
-check unit: export PYTHONDONTWRITEBYTECODE :=
+check unit bytecode: export PYTHONDONTWRITEBYTECODE :=
 # They write and sync thousands of small files: in memory where the system offers it.
 unit: export TMPDIR := $(or $(TMPDIR),$(wildcard /dev/shm),/tmp)
 
-check: lint types
+check: lint
+	@$(MAKE) --no-print-directory --jobs 2 types bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) -q
+
+# Otherwise each worker compiles all tests for itself. What cannot be collected is said by the run.
+bytecode:
+	-@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1
 
 lint:
 	$(BIN)/ruff check .
