@@ -14,7 +14,7 @@ WORDS = (
     "--stop-grace",
     "0.5",
     "--nodes",
-    "2",
+    "1",
     "--steps",
     "12",
     "--warmup-steps",

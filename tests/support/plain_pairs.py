@@ -55,10 +55,10 @@ def exactly(line, count):
 
 
 def to(address):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while True:
         try:
-            line = socket.create_connection((address, port), timeout=120)
+            line = socket.create_connection((address, port), timeout=600)
             break
         except OSError:
             if time.monotonic() > deadline:
@@ -73,7 +73,7 @@ def take(listener):
     # A node that was lost in the run before may still look for its peers.
     while True:
         line, _ = listener.accept()
-        line.settimeout(120)
+        line.settimeout(600)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         got = b""
         while len(got) < len(RUN) + 4 and (more := line.recv(len(RUN) + 4 - len(got))):
