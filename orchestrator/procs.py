@@ -188,7 +188,7 @@ def descendants(pids: Iterable[int], processes: Mapping[int, Stat]) -> set[int]:
 
 
 def end_all(
-    members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 10.0
+    members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 60.0
 ) -> dict[int, Stat]:
     """Kill the processes that ``members`` lists, until it lists none and all of them have ended;
     return them by process id.

@@ -22,6 +22,7 @@ from orchestrator.controller.reattach import Trace
 from orchestrator.errors import Faults, Interrupted, TransportError
 from orchestrator.plan.limits import Limits
 from orchestrator.record.node_record import ExitRecord
+from tests.support import judge
 from tests.support.fake_bench import FakeBench, training
 from tests.support.fake_supervisor import Rank
 
@@ -29,7 +30,8 @@ from tests.support.fake_supervisor import Rank
 def test_a_run_is_staged_armed_and_started_on_every_node(rig: FakeBench) -> None:
     outcome = rig.launch().run()
     assert (outcome.state, outcome.error, outcome.released) == ("finished", None, True)
-    assert outcome.start and set(outcome.start.hosts) == {"a", "b"} and outcome.start.skew_s < 1.0
+    assert outcome.start and set(outcome.start.hosts) == {"a", "b"}
+    assert judge.in_time(outcome.start.skew_s, 1.0)
     assert rig.told() == ["staged", "armed", "started"]
     (started,) = [event for event in rig.shown if isinstance(event, Started)]
     assert (list(started.hosts), started.skew_s) == (["a", "b"], outcome.start.skew_s)
@@ -131,7 +133,8 @@ def test_the_leases_of_armed_nodes_are_renewed_while_another_one_takes_its_time(
     monkeypatch.setattr(launch.watch, "_beat", lambda **_: beats.append(time.monotonic()))
     with pytest.raises(Faults):
         launch.run()
-    assert len(beats) >= 3 and max(late - early for early, late in pairwise(beats)) < 2.0
+    assert len(beats) >= 3
+    assert judge.in_time(max(late - early for early, late in pairwise(beats)), 2.0)
 
 
 def test_a_node_that_is_gone_before_the_files_are_there_starts_nothing(rig: FakeBench) -> None:

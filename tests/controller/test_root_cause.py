@@ -19,6 +19,7 @@ from orchestrator.record.manifest import manifest_of
 from orchestrator.record.rundir import RunDir
 from tests.faults.hangs import World
 from tests.support.fake_bench import FakeBench
+from tests.support.judge import LIMIT_S
 
 
 def test_of_a_line_that_is_very_long_both_ends_are_shown(tmp_path: Path) -> None:
@@ -406,7 +407,7 @@ def test_the_rank_that_leaves_real_nodes_early_is_named(tmp_path: Path, rank: in
     names = [machine.name for machine in world.machines]
     try:
         world.begin()
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + LIMIT_S
         while len(world.ended) < 3 and time.monotonic() < deadline:
             world.turn()
         assert len(world.ended) == 3, world.failures

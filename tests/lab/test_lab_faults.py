@@ -197,7 +197,7 @@ def test_the_judge_sees_every_process_of_a_node_and_none_of_another(
         with pytest.raises(AssertionError, match="r-1"):
             judge.wait_until_clean(lab, 0.1)
         ssh(lab, "node1", "pkill -9 -P 1 sleep")
-        assert judge.wait_until_clean(lab, 5) < 5
+        judge.wait_until_clean(lab, 5)
     finally:
         let_go(line)
 
@@ -239,19 +239,20 @@ def test_every_boot_has_an_identity_of_its_own_and_a_clock_where_asked_for(
     asked = f"cat /proc/sys/kernel/random/boot_id; {sys.executable} -c 'import time; print(time.monotonic())'"
     machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
-    def look(node: str) -> tuple[str, float]:
+    def look(node: str, ahead_s: float = 0.0) -> str:
+        before = time.monotonic()
         boot, clock = ssh(lab, node, asked).stdout.decode().split()
-        return boot, float(clock) - time.monotonic()
+        assert before <= float(clock) - ahead_s <= time.monotonic()
+        return boot
 
     first, other = look("node1"), look("node2")
     faults.kill(lab, "node1")
     faults.boot(lab, "node1", ahead_s=86400.5)
-    second = look("node1")
+    second = look("node1", 86400.5)
     faults.kill(lab, "node1")
     faults.boot(lab, "node1")
     third = look("node1")
-    assert len({machine, first[0], other[0], second[0], third[0]}) == 5
-    assert [round(one[1], -1) for one in (first, second, third)] == [0, 86400, 0]
+    assert len({machine, first, other, second, third}) == 5
 
 
 @pytest.mark.skipif(bool(node_groups.obstacle("freezer")), reason="no control groups")
@@ -280,18 +281,19 @@ def test_a_node_short_of_memory_loses_its_largest_program_until_the_limit_is_lif
 
 
 _COUNT = """\
-import socket
+import select, socket, sys
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
     sock.bind(("", 9999))
-    sock.settimeout(2)
     print("on", flush=True)
-    count = 0
-    try:
-        while True:
+    count, waiting = 0, [sock, sys.stdin]
+    # Until nobody sends any more, and then what is on the way.
+    while ready := select.select(waiting, [], [], None if sys.stdin in waiting else 2)[0]:
+        if sock in ready:
             sock.recv(100)
             count += 1
-    except TimeoutError:
-        print(count)
+        else:
+            waiting.remove(sys.stdin)
+    print(count)
 """
 _SEND = """\
 import socket, sys, time
@@ -312,10 +314,14 @@ def test_what_is_lost_each_way_is_lost_each_way(make_lab: MakeLab) -> None:
     def arrived(address: str) -> int:
         sender = next(argv for other, argv in ends.items() if other != address)
         with subprocess.Popen(
-            [*ends[address], "-c", _COUNT], stdout=subprocess.PIPE, text=True
+            [*ends[address], "-c", _COUNT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as counter:
-            assert counter.stdout and counter.stdout.readline() == "on\n"
+            assert counter.stdin and counter.stdout and counter.stdout.readline() == "on\n"
             subprocess.run([*sender, "-c", _SEND, address], check=True, timeout=LIMIT_S)
+            counter.stdin.close()
             return int(counter.stdout.readline())
 
     faults.loss(lab, "node1", 50, each_way=True)

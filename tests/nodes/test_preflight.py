@@ -145,6 +145,7 @@ def test_the_owner_of_a_lock_is_said_in_words(cluster: Any) -> None:
 def test_a_clock_is_off_by_what_the_time_of_the_question_does_not_explain(
     cluster: Any, off_s: int, found: int
 ) -> None:
-    cluster.nodes["a"].facts = {"time": time.time() + off_s}
+    begin = time.time()
+    cluster.nodes["a"].facts = {"time": begin + off_s}
     facts, _ = capture(cluster, None, names=["a"])
-    assert abs(facts["a"]["clock_off_s"] - found) <= 1
+    assert abs(facts["a"]["clock_off_s"] - found) <= 1 + time.time() - begin

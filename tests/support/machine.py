@@ -248,7 +248,7 @@ class Machine:
                 except BrokenPipeError:
                     continue
             line.process.wait(LIMIT_S)
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + 3 * judge.patience
         while (left := self.left()) and time.monotonic() < deadline:
             time.sleep(0.05)
         for pid in left:

@@ -22,6 +22,7 @@ from orchestrator.engines.kubernetes.request import (
     read_template,
 )
 from orchestrator.errors import ConfigError
+from tests.support.judge import LIMIT_S
 
 BENCH = "20261124-120000-ab12"
 TEMPLATE = {
@@ -185,14 +186,14 @@ def test_a_pod_ends_when_nothing_has_run_in_it_for_a_while() -> None:
         "sleep 5", "sleep 0.1"
     )
     own = ["unshare", "--pid", "--mount-proc", "--fork", "--kill-child", "sh", "-c"]
-    assert subprocess.run([*own, quick], check=False, timeout=60).returncode == 0
+    assert subprocess.run([*own, quick], check=False, timeout=LIMIT_S).returncode == 0
     begin = time.monotonic()
     busy = quick.replace("trap", "sleep 3 &\ntrap", 1)
-    assert subprocess.run([*own, busy], check=False, timeout=60).returncode == 0
+    assert subprocess.run([*own, busy], check=False, timeout=LIMIT_S).returncode == 0
     assert time.monotonic() - begin >= 3, "a process runs"
     assert "$$" not in quick, "of which Kubernetes makes one $"
     beside = "unshare --mount sleep infinity &\n"
-    assert subprocess.run([*own, beside + quick], check=False, timeout=60).returncode == 0
+    assert subprocess.run([*own, beside + quick], check=False, timeout=LIMIT_S).returncode == 0
 
 
 def test_a_pod_has_half_a_minute_to_end_whatever_its_template_says(

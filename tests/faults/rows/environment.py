@@ -371,7 +371,8 @@ def wrong_clocks(trial: Trial) -> None:
     start = manifest["start"]
     offsets = {name: host["offset_s"] for name, host in start["hosts"].items()}
     assert all(abs(offsets[name] - aheads[name]) < 0.5 for name in trial.nodes), (offsets, aheads)
-    assert 0 <= start["skew_s"] < 1.0 and start["bound_s"] < 0.5, start
+    assert start["skew_s"] >= 0, start
+    assert judge.in_time(start["skew_s"], 1.0) and judge.in_time(start["bound_s"], 0.5), start
     trial.keep()
     (row_,) = controller.orch("summarize", "--json").json["rows"]
     # 128 samples a step and rank, at least 100 ms each; never more than the whole bench took.

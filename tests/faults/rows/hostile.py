@@ -81,7 +81,7 @@ def at_terminal(controller: Controller, *words: str, timeout_s: float = 60.0) ->
         pass  # the other end is closed
     finally:
         os.close(ours)
-    return process.wait(10), seen
+    return process.wait(judge.LIMIT_S), seen
 
 
 @row("H1", "escape codes in logs, names and errors, at a terminal")

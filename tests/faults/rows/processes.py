@@ -185,7 +185,7 @@ def _terminal_closes(trial: Trial) -> None:
         controller.wait_for_step(3)
         os.close(host)
         stopped(trial, 0.5 + GRACE_S + 1.0)
-        assert process.wait(15) == 129
+        assert process.wait(judge.LIMIT_S) == 129
     assert controller.manifest()["outcome"]["state"] == "interrupted"
     trial.keep()
 
@@ -365,7 +365,7 @@ def nothing_shows_whose_it_is(trial: Trial) -> None:
         words = f"{number} (sleep)"
         if controller_dies:
             process.kill()
-            process.wait(10)
+            process.wait(judge.LIMIT_S)
         os.kill(controller.supervisor("node2").pid, signal.SIGKILL)
         if controller_dies:
             judge.wait_for(

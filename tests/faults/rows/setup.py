@@ -133,7 +133,7 @@ def server(
     finally:
         on_node(lab, node, f"kill $(cat {folder / 'pid'})", check=False)
         process.kill()
-        process.wait(10)
+        process.wait(judge.LIMIT_S)
         shutil.rmtree(folder, ignore_errors=True)
 
 

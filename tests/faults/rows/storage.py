@@ -117,7 +117,7 @@ def cut_transfers(trial: Trial) -> None:
         judge.wait_for(partial(_arrived, store, size), 30, "nothing arrives")
         if kill:
             os.kill(process.pid, signal.SIGKILL)
-            process.wait(10)
+            process.wait(judge.LIMIT_S)
         else:
             faults.link(trial.lab, node, up=False)
             done = controller.end(process, 90)
@@ -162,7 +162,7 @@ def _cut_pull(trial: Trial, words: tuple[str, ...], node: str) -> None:
     )
     time.sleep(trial.random.uniform(0.1, 1.0))
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(judge.LIMIT_S)
     faults.rate(trial.lab, node, None)
     assert not (home / "exit.json").exists() or judge.sha256(home / "exit.json")
     judge.wait_until_clean(trial.lab, 5.0 + 3.0)

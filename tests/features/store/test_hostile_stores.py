@@ -23,7 +23,7 @@ from orchestrator.cli.main import program
 from orchestrator.errors import DataError
 from orchestrator.features.store.folder import FolderPlace
 from tests.support.benches import bench
-from tests.support.judge import wait_for
+from tests.support.judge import LIMIT_S, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_a_command_that_is_told_to_end_leaves_nothing(
     orch = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
     wait_for((tmp_path / "asked").exists, 120, "the store is not asked")
     orch.send_signal(number)
-    _, said = orch.communicate(timeout=200)
+    _, said = orch.communicate(timeout=LIMIT_S)
     assert orch.returncode == 128 + number
     assert "orch: interrupted; whatever is in the store is complete" in said
     assert not list(copies.iterdir())

@@ -213,13 +213,13 @@ def test_the_last_lines_of_the_driver_are_told_with_their_age(
         "os",
         SimpleNamespace(**{**vars(os), "open": lambda path, flags: os.dup(theirs.fileno())}),
     )
+    before = time.monotonic()
     found = vendor_tools.kernel_log("NVRM: ")
     assert [text for _, text in found["lines"]] == lines and found["total"] == sum(
         "NVRM: " in one for one in records
     )
-    assert found["lines"][0][0] == pytest.approx(
-        time.monotonic() - int(records[-1].split(",")[2]) / 1e6, abs=1
-    )
+    said = int(records[-1].split(",")[2]) / 1e6
+    assert before - 0.1 <= found["lines"][0][0] + said <= time.monotonic() + 0.1
     theirs.close()
 
 

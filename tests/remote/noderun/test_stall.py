@@ -364,7 +364,7 @@ def test_a_full_pipe_is_seen_with_who_should_read_it() -> None:
         stdout=reader.stdin,
     )
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + LIMIT_S
         while (blocked := examine.blocked_pipe(examine.examine_process(writer.pid, True))) is None:
             assert time.monotonic() < until
         assert [reader.pid, "sleep", "S"] in blocked["readers"]
