@@ -5,6 +5,7 @@ not belong to it.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -253,6 +254,19 @@ def running(controller: Controller, *words: str, nodes: int = 4, step: int = 3) 
     )
     controller.wait_for_step(step)
     return process
+
+
+def held(controller: Controller, node: str, folder: Path) -> Path:
+    """Write the framework ``simulated`` into a folder so that its runs do nothing as long as the
+    file is there that is returned, on a node.
+    """
+    shutil.copytree(REPOSITORY / "templates" / "simulated", folder / "simulated")
+    script = folder / "simulated" / "launch.sh.j2"
+    wait = ". ./env.sh\nwhile [ -e ~/hold ]; do sleep 0.1; done\n"
+    script.write_text(script.read_text().replace(". ./env.sh\n", wait, 1))
+    hold = controller.lab.node(node).home / "hold"
+    hold.touch()
+    return hold
 
 
 def outer_environment(home: Path) -> dict[str, str]:

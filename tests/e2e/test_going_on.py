@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
-from tests.e2e.rig import LONG, SMALL, Controller
+from tests.e2e.rig import LONG, QUICK, SMALL, Controller, held
 from tests.support import faults, judge
 
 SLOW = (
@@ -51,10 +52,10 @@ def test_a_detached_bench_that_cannot_begin_says_so_at_once(controller: Controll
 
 
 def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fresh_attempt(
-    controller: Controller,
+    controller: Controller, tmp_path: Path
 ) -> None:
-    # Long enough for the command that cancels it to start on a busy machine.
-    words = (*SMALL, *SLOW, "--steps", "80", "--nodes", "2", "--repeats", "2")
+    hold = held(controller, "node1", tmp_path / "held")  # until it is cancelled
+    words = (*QUICK, "--nodes", "2", "--repeats", "2", "--templates", str(tmp_path / "held"))
     assert controller.orch("bench", *words, "--detach").code == 0
     judge.wait_for(
         lambda: any(event["event"] == "started" for event in controller.events()),
@@ -65,6 +66,7 @@ def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fr
     assert cancel.code == 0 and "stopping its controller" in cancel.out, cancel
     assert f"(bench {controller.bench.name}), " in cancel.err, cancel
     assert judge.ours(controller.lab) == []
+    hold.unlink()
     assert controller.orch("attach").code == 143
     (cut,) = controller.runs
     before = {path: path.read_bytes() for path in cut.rglob("*") if path.is_file()}

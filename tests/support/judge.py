@@ -75,7 +75,7 @@ def wait_until_clean(lab: Lab, within_s: float) -> float:
     return wait_for(lambda: not ours(lab), within_s, lambda: f"left on nodes: {ours(lab)}")
 
 
-LIMIT_S = 600.0
+LIMIT_S = 1800.0
 """How long a test waits for something that is to come: no statement of how soon it comes on a quiet
 machine.
 """

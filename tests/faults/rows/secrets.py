@@ -97,6 +97,7 @@ def found_in(folders: list[Path], secret: str, *, but: Callable[[Path], bool]) -
 @row("X1", "a secret in a process list", limit_s=120)
 def process_lists(trial: Trial) -> None:
     controller, secret = trial.controller, a_secret(trial)
+    controller.forks = False  # what is looked at are command lines
     hosts, stop = with_secret(controller, secret), trial.scratch / "stop"
     argv = [
         sys.executable,

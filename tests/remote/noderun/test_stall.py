@@ -20,6 +20,7 @@ import pytest
 
 from orchestrator.features.hang.node_report import HangReport
 from tests.faults.stalled import stalled_files
+from tests.support import judge
 from tests.support.judge import LIMIT_S
 from tests.support.judge import wait_for as wait_until
 from tests.support.machine import NEEDS_ROOT, RUN, Line, Machine
@@ -90,7 +91,7 @@ def test_a_rank_that_sleeps_is_told_and_seen_where_it_sleeps(machine: Machine) -
     )
     told = wait_for(line, "stalled")
     assert told["ranks"] == [0] and told["step"] == 80 and told["silent_s"] > 3.0
-    assert 0.1 <= told["usual_s"] < 1.0  # of a machine that may have other things to do
+    assert told["usual_s"] >= 0.1 and judge.in_time(told["usual_s"], 1.0)
     line.order("examine")
     (seen,) = HangReport.of(wait_for(line, "examined")["report"]).ranks
     assert (seen.rank, seen.state, seen.call, seen.frozen) == (0, "S", "clock_nanosleep", False)
@@ -109,11 +110,13 @@ def test_a_rank_that_goes_on_after_a_pause_is_told_as_well(machine: Machine) -> 
     line = machine.start(
         RUN,
         rank(
-            'time.sleep(6)\nfor step in range(81, 140):\n    rank_progress.mark(step, "compute")\n    time.sleep(0.1)'
+            'import os\nwhile not os.path.exists("told"): time.sleep(0.1)\n'
+            'for step in range(81, 110):\n    rank_progress.mark(step, "compute")\n    time.sleep(0.1)'
         ),
         **LIMITS,
     )
     wait_for(line, "stalled")
+    (machine.folder(RUN) / "told").touch()
     wait_for(line, "resumed")
     record = wait_for(line, "ended")["record"]
     assert (record["state"], record["reason"]) == ("finished", "") and "hang.json" not in record[
