@@ -211,7 +211,7 @@ class Controller:
             for one in judge.processes(self.lab, node)
             if "train_simulated.py" in one.cmdline and "rank_wrapper.py" not in one.cmdline
         ]
-        assert len(found) == 1, found
+        assert len(found) == 1, (node, found, self.events())
         return found[0]
 
     def supervisor(self, node: str) -> Proc:

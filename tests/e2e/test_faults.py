@@ -186,7 +186,7 @@ def test_a_frozen_node_is_noticed_although_its_connection_stays_open(
 def test_time_in_which_the_controller_was_held_up_is_nobodys_silence(
     controller: Controller,
 ) -> None:
-    process = running(controller, "--steps", "90", nodes=2)
+    process = running(controller, "--steps", judge.steps(90), nodes=2)
     faults.freeze(controller.lab, "node2")
     began = time.monotonic()
     while time.monotonic() - began < 4.5:

@@ -97,7 +97,16 @@ def test_cancelling_one_bench_leaves_another_alone(controller: Controller) -> No
     )
     mine = controller.bench.name
     second = controller.start(
-        "bench", *LONG, "--nodes", "1", "--gpus", "1", "--hosts", "node2", "--steps", "40"
+        "bench",
+        *LONG,
+        "--nodes",
+        "1",
+        "--gpus",
+        "1",
+        "--hosts",
+        "node2",
+        "--steps",
+        judge.steps(40),
     )
 
     def training() -> set[str]:
@@ -121,8 +130,9 @@ def test_check_says_what_every_node_is_and_folds_those_that_agree(controller: Co
     assert set(rows) >= {"runner", "simulated", "slots", "disk", "interface"}
     for of_this_machine in (
         "load",
+        "login",
         "means",
-    ):  # whatever else it does, and the second line of that warning
+    ):  # whatever else it does, how long a login takes then, and the second line of a warning
         rows.pop(of_this_machine, "")
     assert all("node[1-4]" in row and " ok " in row for row in rows.values()), done.out
     assert controller.orch("check", "--only", "reach").out == "reached all 4 hosts\n"

@@ -116,7 +116,9 @@ def test_a_spare_takes_the_place_of_a_node_that_dies_in_mid_bench_and_all_repeat
         "--repeats",
         "2",
     )
-    process = controller.start("bench", *SMALL, "--set", "compute_ms=50", "--steps", "40", *words)
+    process = controller.start(
+        "bench", *SMALL, "--set", "compute_ms=50", "--steps", judge.steps(40), *words
+    )
     controller.wait_for_starts(2)
     faults.crash(controller.lab, "node2")
     done = controller.end(process, 60)
@@ -165,7 +167,9 @@ def test_a_bench_is_resumed_on_spares_for_the_nodes_that_died_meanwhile(
         "--repeats",
         "2",
     )
-    process = controller.start("bench", *SMALL, "--set", "compute_ms=50", "--steps", "40", *words)
+    process = controller.start(
+        "bench", *SMALL, "--set", "compute_ms=50", "--steps", judge.steps(40), *words
+    )
     controller.wait_for_starts(2)
     process.kill()
     for node in ("node1", "node2"):

@@ -31,7 +31,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-from tests.support.judge import LIMIT_S
+from tests.support.judge import LIMIT_S, slowness
 
 __all__ = ["Forked", "start"]
 
@@ -190,7 +190,7 @@ def _become(order: Mapping[str, Any], out: int, err: int) -> None:
         os.environ.update(order["environment"])
         time.tzset()
         sys.argv = ["orch", *order["words"]]
-        _allow_silence(os.getloadavg()[0] / (os.cpu_count() or 1))
+        _allow_silence()
         from orchestrator.cli.process import run
 
         run()
@@ -201,12 +201,12 @@ def _become(order: Mapping[str, Any], out: int, err: int) -> None:
         os._exit(1)
 
 
-def _allow_silence(processes_per_core: float) -> None:
+def _allow_silence() -> None:
     """Where many processes share a core, a node that is well may say nothing for seconds."""
     from orchestrator.plan.limits import Limits
 
     usual = {each.name: each.default for each in fields(Limits)}
-    usual["lost_s"] *= max(1.0, processes_per_core / 4)
+    usual["lost_s"] *= slowness()
     Limits.__init__.__defaults__ = tuple(usual.values())
 
 

@@ -9,6 +9,7 @@ environment has to do.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -91,6 +92,20 @@ def in_time(took_s: float, bound_s: float) -> bool:
     keep it.
     """
     return took_s <= bound_s * patience
+
+
+def slowness() -> float:
+    """Return how many times as long as on a quiet machine a program may take at the moment, as many
+    share a core; at least 1.
+    """
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / 4)
+
+
+def steps(count: int) -> str:
+    """Return the steps of a run that has to last until something else has happened: as many on a
+    quiet machine, and more on a busy one.
+    """
+    return str(round(count * slowness()))
 
 
 def names_killed_runner(node: str, text: str) -> bool:

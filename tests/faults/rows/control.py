@@ -167,8 +167,7 @@ def resumed_wrongly(trial: Trial) -> None:
         "--nodes",
         "2",
     )
-    # Steps enough for another orch to start meanwhile on a busy machine.
-    process = controller.start("bench", *CELLS, "--steps", "400", *words)
+    process = controller.start("bench", *CELLS, "--steps", judge.steps(400), *words)
     judge.wait_for(lambda: _seen(controller, "started"), 30, "nothing was started")
     refused = controller.orch("resume")
     assert (

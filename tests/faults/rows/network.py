@@ -99,7 +99,11 @@ def lossy(trial: Trial) -> None:
     """Full length: 5% lost each way for ten minutes, 20% for one; a false alarm is the failure."""
     controller, victim = trial.controller, trial.random.choice(trial.nodes)
     phases = ((5, 600.0), (20, 60.0)) if trial.full else ((5, 3.0), (20, 3.0))
-    length = ("2700", "compute_ms=250", "2400") if trial.full else ("70", "compute_ms=100", "100")
+    length = (
+        ("2700", "compute_ms=250", "2400")
+        if trial.full
+        else (judge.steps(70), "compute_ms=100", "100")
+    )
     words = ("--steps", length[0], "--set", length[1], "--timeout", length[2])
     process = controller.start(
         "bench",
@@ -142,7 +146,8 @@ def lossy(trial: Trial) -> None:
     trial.keep()
     silence = controller.manifest()["outcome"]["answers"][victim]["longest_silence_s"]
     # The cut was felt; beyond the limit a node is still there as long as it greets, and no further.
-    assert 1.0 < silence < Limits().lost_s + Limits().doubt_s, controller.manifest()["outcome"]
+    limit_s = Limits().lost_s + Limits().doubt_s
+    assert silence > 1.0 and judge.in_time(silence, limit_s), controller.manifest()["outcome"]
     trial.notes.append(f"longest silence {silence:.2f} s")
 
 
@@ -189,8 +194,7 @@ def slow(trial: Trial) -> None:
 def connections_die(trial: Trial) -> None:
     controller = trial.controller
     victims = trial.random.sample(trial.nodes, trial.random.choice((1, 2, 4)))
-    # Steps enough for a busy machine to look at the processes before they end.
-    process = running(controller, "--steps", "150")
+    process = running(controller, "--steps", judge.steps(150))
     before = {
         name: (controller.rank_process(name), controller.supervisor(name)) for name in trial.nodes
     }

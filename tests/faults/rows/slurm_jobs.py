@@ -119,7 +119,7 @@ def killed_in_the_queue(trial: Trial) -> None:
 )
 def killed_and_resumed_in_its_job(trial: Trial) -> None:
     # Two runs of 4 s and more: at every instant that is chosen the bench is not over.
-    with submitted(trial, *CELL, "--steps", "200") as (controller, process):
+    with submitted(trial, *CELL, "--steps", judge.steps(200)) as (controller, process):
         judge.wait_for(
             lambda: list(controller.project.glob("runs/*/bench.json")), 40, "no bench began"
         )
@@ -196,7 +196,7 @@ def preempted(trial: Trial) -> None:
     mode, grace_s = trial.random.choice(("REQUEUE", "CANCEL")), trial.random.choice((0, 10))
     own, length = (
         trial.random.choice((True, False)),
-        ("--steps", "200"),
+        ("--steps", judge.steps(200)),
     )  # 20 s and more: the other job is not given nodes at once
     trial.notes.append(
         f"PreemptMode={mode}, GraceTime={grace_s}, {'a job of --slurm' if own else 'an allocation'}"
@@ -335,7 +335,16 @@ def as_a_plain_user(trial: Trial) -> None:
             own("salloc", "--no-shell", "-N4", "--quiet")
             value = f"{source}:{own('squeue', '--me', '-ho', '%i').strip()}"
         process = controller.start(
-            "bench", *LONG, "--steps", "100", "--nodes", "4", "--gpus", "1", option, value
+            "bench",
+            *LONG,
+            "--steps",
+            judge.steps(100),
+            "--nodes",
+            "4",
+            "--gpus",
+            "1",
+            option,
+            value,
         )
         judge.wait_for(
             lambda: list(controller.project.glob("runs/*/*/manifest.json")),
