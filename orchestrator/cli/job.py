@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import typer
 
@@ -28,54 +28,64 @@ if TYPE_CHECKING:
 
 _LOOK_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _END_S, _SILENT_S, _PATIENCE_S = 120.0, 30.0, 10.0
+_RIVALRY_S = 20.0
+"""Jobs that get their hosts one after the other, but soon, are no rivals."""
+Answer = TypeVar("Answer")
 
 
 def allocate_job(project: Project, engine: Engine, bench_id: str, request: Request) -> str:
     """Submit the job of a bench and wait until it has its hosts; return what ``--hosts`` calls them.
 
-    What the job waits for is printed when it changes. Raises Interrupted for a signal, RunError if
+    What the job waits for is printed when it changes. Of two jobs that have a part of their hosts
+    each, the younger one is ended, and submitted again when the older one has all. Raises Interrupted for a signal, RunError if
     the engine ends the job; it is over then.
     """
     engine.check(request)
     submit(project, bench_id, "", engine.name, request.options)
+    until = time.monotonic() + request.wait_s
     try:
         with handle_signals(_interrupt):
-            try:
-                job = engine.submit(request, bench_id)
-            except OrchError as error:
-                if error.kind not in ("not_verified", "interrupted"):
-                    forget(project, bench_id)
-                raise
-            submit(project, bench_id, job, engine.name, request.options)
-            typer.echo(f"{engine.name}: job {job} submitted: {request.words}", err=True)
-            _wait(engine, request, job)
+            job = _submit(project, engine, bench_id, request)
+            while rival := _wait(engine, request, job, until):
+                where = f"{engine.name}: job {job}"
+                typer.echo(f"{where} gives way to {rival}, which waits for hosts, too", err=True)
+                _cancel(engine, request, job)
+                while rival and time.monotonic() < until:
+                    time.sleep(_LOOK_S[-1])
+                    rival = _answer(engine.rival, request, job)
+                job = _submit(project, engine, bench_id, request)
     except BaseException:
         give_up(project, bench_id)
         raise
     return engine.source(request, job)
 
 
-def _wait(engine: Engine, request: Request, job: str) -> None:
+def _submit(project: Project, engine: Engine, bench_id: str, request: Request) -> str:
+    try:
+        job = engine.submit(request, bench_id)
+    except OrchError as error:
+        if error.kind not in ("not_verified", "interrupted"):
+            forget(project, bench_id)
+        raise
+    submit(project, bench_id, job, engine.name, request.options)
+    typer.echo(f"{engine.name}: job {job} submitted: {request.words}", err=True)
+    return job
+
+
+def _wait(engine: Engine, request: Request, job: str, until: float) -> str:
+    """Wait until a job has its hosts; return an older one that it has to give way to, else nothing."""
     shown, looks, where = "", 0, f"{engine.name}: job {job}"
-    begin = answered = time.monotonic()
+    begin = time.monotonic()
     while True:
-        try:
-            state, answered = engine.look(request, job), time.monotonic()
-        except Interrupted:
-            raise
-        except RunError:  # its controller is busy, or starts anew
-            if time.monotonic() - answered > _END_S:
-                raise
-            time.sleep(_LOOK_S[-1])
-            continue
+        state = _answer(engine.look, request, job)
         if state is None:
             raise RunError("it is no longer known", kind="interrupted", where=where)
         if state.is_ready:
-            return
+            return ""
         if state.is_over:
             message = f"expected it to run, got {state.words}"
             raise RunError(message, kind="interrupted", where=where)
-        if time.monotonic() - begin > request.wait_s:
+        if time.monotonic() > until:
             waited = shortest(request.wait_s)
             message = f"expected all of its hosts within {waited}, it is {state.words}"
             hint = "wait=1h waits longer; it is ended, and holds no host"
@@ -87,8 +97,24 @@ def _wait(engine: Engine, request: Request, job: str) -> None:
         if line != shown:
             typer.echo(line, err=True)
             shown = line
+        if time.monotonic() - begin > _RIVALRY_S and (rival := _answer(engine.rival, request, job)):
+            return rival
         time.sleep(_LOOK_S[min(looks, len(_LOOK_S) - 1)])
         looks += 1
+
+
+def _answer(ask: Callable[[Request, str], Answer], request: Request, job: str) -> Answer:
+    """Ask an engine about a job until it answers. Raises RunError if it does not for two minutes."""
+    begin = time.monotonic()
+    while True:
+        try:
+            return ask(request, job)
+        except Interrupted:
+            raise
+        except RunError:  # its controller is busy, or starts anew
+            if time.monotonic() - begin > _END_S:
+                raise
+            time.sleep(_LOOK_S[-1])
 
 
 def _interrupt(number: int, _: object) -> NoReturn:

@@ -95,6 +95,11 @@ class Engine(Protocol):
         RunError if the engine does not answer.
         """
 
+    def rival(self, request: Any, job: str) -> str:
+        """Return an older job that has a part of its hosts and waits for others, which this one may
+        hold; empty if there is none. Raises RunError if the engine does not answer.
+        """
+
     def find(self, request: Any, bench_id: str) -> list[str]:
         """Return the jobs of a bench whose submission may have been interrupted."""
 

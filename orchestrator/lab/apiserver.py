@@ -51,12 +51,16 @@ def _missing(kind: str, name: str) -> web.Response:
 
 
 def _selected(objects: Iterable[Object], selector: str) -> list[Object]:
-    wanted = [term.partition("=")[::2] for term in selector.split(",") if term]
-    return [
-        item
-        for item in objects
-        if all(item["metadata"].get("labels", {}).get(name) == value for name, value in wanted)
-    ]
+    wanted = [term.partition("=") for term in selector.split(",") if term]
+
+    def fits(item: Object) -> bool:
+        labels = item["metadata"].get("labels", {})
+        return all(
+            labels.get(name) == value if equals else name in labels
+            for name, equals, value in wanted
+        )
+
+    return [item for item in objects if fits(item)]
 
 
 def _listed(request: web.Request, kind: str, version: str, found: list[Object]) -> web.Response:
@@ -195,6 +199,8 @@ class Server:
     async def _list_pods(self, request: web.Request) -> web.Response:
         pods = self.cluster.every_pod().values() if request.match_info["ns"] == NAMESPACE else []
         chosen = _selected(pods, request.query.get("labelSelector", ""))
+        without = request.query.get("fieldSelector", "").split(",")
+        chosen = [pod for pod in chosen if f"status.phase!={pod['status']['phase']}" not in without]
         return _listed(request, "Pod", "v1", chosen)
 
     def _pod(self, request: web.Request) -> Object | None:

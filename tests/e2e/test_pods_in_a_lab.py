@@ -209,6 +209,11 @@ def submit(controller: Controller, name: str, **container: Any) -> None:
     kubectl(controller, "create", "--raw", JOBS, "-f", str(path))
 
 
+FAILED = ("--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
+RUNS = ("1/1 Running", "Running 0/1")
+"""What kubectl shows of the pod and of the job."""
+
+
 def wait_for_rows(controller: Controller, name: str, pod: str, job: str) -> str:
     """Wait until kubectl shows these cells of a job and of its pod, and return the pod's name."""
 
@@ -225,23 +230,22 @@ def wait_for_rows(controller: Controller, name: str, pod: str, job: str) -> str:
 
 def end(controller: Controller, *pods: str) -> None:
     """Kill pods that are being deleted, and wait until all jobs are gone."""
-    words = ("--subresource=status", "--type=merge", "-p", '{"status": {"phase": "Failed"}}')
     for pod in pods:
-        kubectl(controller, "patch", "pod", pod, *words)
+        kubectl(controller, "patch", "pod", pod, *FAILED)
     judge.wait_for(lambda: jobs(controller) == [], 60, "a job stays")
 
 
 def test_kubectl_shows_how_pods_and_jobs_are(controller: Controller) -> None:
     wait = ["sh", "-c", "until [ -e go ]; do sleep 0.1; done"]
     submit(controller, "whole", command=wait)
-    pod = wait_for_rows(controller, "whole", "1/1 Running", "Running 0/1")
+    pod = wait_for_rows(controller, "whole", *RUNS)
     kubectl(controller, "exec", pod, "--", "touch", "go")
     wait_for_rows(controller, "whole", "0/1 Completed", "Complete 1/1")
     submit(controller, "broken", command=["false"])
     wait_for_rows(controller, "broken", "0/1 Error", "Failed 0/1")
     # The first process of a process namespace has no default action for SIGTERM.
     submit(controller, "slow", command=["sleep", "600"])
-    pod = wait_for_rows(controller, "slow", "1/1 Running", "Running 0/1")
+    pod = wait_for_rows(controller, "slow", *RUNS)
     for name in ("whole", "broken", "slow"):
         kubectl(controller, "delete", "--raw", f"{JOBS}/{name}")
     wait_for_rows(controller, "slow", "1/1 Terminating", "Terminating 0/1")
@@ -253,7 +257,7 @@ def test_kubectl_shows_how_pods_and_jobs_are(controller: Controller) -> None:
 def test_a_pod_has_the_cpus_of_its_limit_and_no_more(controller: Controller) -> None:
     half = {"limits": {"cpu": "500m"}}
     submit(controller, "half", command=["sleep", "600"], resources=half)
-    pod = wait_for_rows(controller, "half", "1/1 Running", "Running 0/1")
+    pod = wait_for_rows(controller, "half", *RUNS)
     parent, is_unified = cgroups.parent_group("cpu")
     top = cgroups.hierarchy_of(parent / "of-a-pod")
     names = ["cpu.max"] if is_unified else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
@@ -265,7 +269,7 @@ def test_a_pod_has_the_cpus_of_its_limit_and_no_more(controller: Controller) -> 
     assert "cpus 0.5" in checked.out, checked
     # As for a kubelet, a limit below what the kernel takes is the least that it takes.
     submit(controller, "least", command=["sleep", "600"], resources={"limits": {"cpu": "1m"}})
-    small = wait_for_rows(controller, "least", "1/1 Running", "Running 0/1")
+    small = wait_for_rows(controller, "least", *RUNS)
     group = parent / cgroups.group_name(controller.lab, small)
     assert (group / names[0]).read_text().split()[0] == "1000"
     for name in ("half", "least"):
@@ -328,6 +332,27 @@ def test_pods_that_cannot_be_placed_are_named_with_the_reason_and_let_go(
     assert done.code and "expected the right to create pods/exec" in done.err, done
     done = controller.orch(*words, "pods:app=lab,context=stranger", timeout_s=60)
     assert done.code and "resources: [pods, events], verbs: [get, list]" in done.err, done
+    assert_nothing_is_left(controller)
+
+
+def test_of_two_benches_with_half_of_their_pods_each_the_younger_gives_way(
+    controller: Controller,
+) -> None:
+    whole = {"requests": {"cpu": "1"}}
+    for name in ("one", "other"):
+        submit(controller, name, command=["sleep", "600"], resources=whole)
+    held = [wait_for_rows(controller, name, *RUNS) for name in ("one", "other")]
+    words = ("bench", *QUICK, "--nodes", "2", *IMAGE)
+    rivals = [controller.start(*words) for _ in range(2)]
+    judge.wait_for(lambda: len(jobs(controller)) == 4, 60, "they do not wait")
+    for name, pod in zip(("one", "other"), held, strict=True):
+        kubectl(controller, "delete", "--raw", f"{JOBS}/{name}")
+        kubectl(controller, "patch", "pod", pod, *FAILED)
+    done = [controller.end(process, 200) for process in rivals]
+    assert [one.code for one in done] == [0, 0], done
+    older, younger = sorted(done, key=lambda one: "gives way to" in one.err)
+    assert "gives way to" not in older.err and "waits for hosts, too" in younger.err, done
+    assert younger.err.count("is deleted, and none of its pods is left") == 2, younger
     assert_nothing_is_left(controller)
 
 

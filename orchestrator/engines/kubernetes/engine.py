@@ -14,6 +14,7 @@ from orchestrator import yamlfile
 from orchestrator.engines.kubernetes import client
 from orchestrator.engines.kubernetes.hosts import (
     INDEX,
+    JOB_LABEL,
     WORD,
     Pods,
     describe,
@@ -41,6 +42,7 @@ from orchestrator.record import Project
 
 _FAILURES = 2
 """From this many on, a pod that fails has a cause that another try does not mend."""
+_NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 _REFUSED = re.compile(r"\((?:Invalid|BadRequest|Forbidden|AlreadyExists|NotFound|Unauthorized)\)")
 
 
@@ -142,6 +144,24 @@ class KubernetesEngine:
         elif not waiting:
             waiting = last_event(namespace, job)
         return JobState("; ".join([words, *waiting[:4]]))
+
+    def rival(self, request: PodsWanted, job: str) -> str:
+        """Return an older job of a bench in this namespace of whose pods only a part have a machine.
+
+        Jobs are named after the time of their bench, so that all benches agree which is older.
+        """
+        namespace = request.namespace()
+        placed = Counter[str](
+            pod["metadata"]["labels"][JOB_LABEL]
+            for pod in namespace.items(f"pods?labelSelector={JOB_LABEL}&fieldSelector={_NOT_ENDED}")
+            if pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
+        )
+        for name in sorted(placed):
+            if job_name("") <= name < job:
+                found = namespace.get(f"jobs/{name}")
+                if found and placed[name] < found["spec"]["completions"]:
+                    return name
+        return ""
 
     def find(self, request: PodsWanted, bench_id: str) -> list[str]:
         """Return the job of a bench, if it is there."""

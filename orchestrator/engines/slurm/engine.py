@@ -107,6 +107,10 @@ class SlurmEngine:
             )
         return JobState(words)
 
+    def rival(self, _: JobWanted, job: str) -> str:
+        """Return nothing: Slurm gives a job all of its hosts at once."""
+        return ""
+
     def find(self, _: JobWanted, bench_id: str) -> list[str]:
         """Return the numbers of the jobs with the name of a bench; one whose submission was
         interrupted may be listed later.

@@ -108,3 +108,23 @@ def test_a_job_that_is_being_deleted_says_how_long_its_pods_may_take(
     assert state == JobState(f"being deleted; {words}", is_over=True)
     left = KubernetesEngine().find_rest(WANTED, "orch-1")
     assert left == f"there: {words}"
+
+
+def test_a_job_gives_way_to_an_older_one_with_a_part_of_its_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def pod(job: str, node: str = "", **meta: str) -> dict[str, Any]:
+        spec = {"nodeName": node} if node else {}
+        return {"metadata": {"labels": {"job-name": job}, **meta}, "spec": spec}
+
+    def rival(*pods: dict[str, Any]) -> str:
+        monkeypatch.setattr(Namespace, "get", lambda *_: {"spec": {"completions": 2}})
+        monkeypatch.setattr(Namespace, "items", lambda *_: list(pods))
+        return KubernetesEngine().rival(WANTED, "orch-5")
+
+    assert rival(pod("orch-3", "a"), pod("orch-3"), pod("orch-5", "b")) == "orch-3"
+    assert rival(pod("orch-5", "a"), pod("orch-7", "b")) == ""
+    assert rival(pod("orch-3", "a"), pod("orch-3", "b")) == ""
+    assert rival(pod("orch-3"), pod("orch-3")) == ""
+    assert rival(pod("orch-3", "a", deletionTimestamp="now"), pod("orch-3")) == ""
+    assert rival(pod("mine", "a"), pod("alien", "b")) == ""

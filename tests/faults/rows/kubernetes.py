@@ -436,16 +436,12 @@ def two_benches(trial: Trial) -> None:
     with cluster(trial) as controller:
         first = running(controller, *JOB)
         words = ("bench", *QUICK, "--nodes", "2", "--kubernetes")
-        waits = trial.random.sample(("20s", "10m"), 2)
-        rivals = [controller.start(*words, f"image=lab,cpus=1,wait={wait}") for wait in waits]
+        rivals = [controller.start(*words, "image=lab,cpus=1") for _ in range(2)]
         judge.wait_for(lambda: len(pods(controller)) == 6, 90, "they do not wait")
         first.send_signal(signal.SIGINT)
         over = controller.end(first, 60)
         assert over.code == 130, over
         done = [controller.end(process, 200) for process in rivals]
-        codes = sorted(one.code for one in done)
-        assert codes in ([0, 0], [0, 1]), done
-        for one in done:
-            named = "of 2 pods run, without index" in one.err and "Insufficient cpu" in one.err
-            assert one.code == 0 or named, one
-        trial.notes.append(f"ended with {codes}")
+        assert [one.code for one in done] == [0, 0], done
+        gave_way = sum("gives way to" in one.err for one in done)
+        trial.notes.append(f"{gave_way} gave way")
