@@ -4,6 +4,7 @@ closed at the end.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from orchestrator.errors import OrchError, TransportError
@@ -22,6 +23,11 @@ _STAY_S, _STAY_S_PER_HOST = 60.0, 0.2
 slowest of them too.
 """
 
+_HOLD_S = 30.0
+"""A pod of a job ends when nothing has run in it for two minutes, and a runner that waits is ended
+after one: in between it is given another request.
+"""
+
 
 class Cluster:
     """Connections to hosts by name. Use as a context manager; leaving it closes every connection.
@@ -38,12 +44,14 @@ class Cluster:
         self._connections = Connections(trust)
         self._spawners = Spawners(boot_arguments(runner_source()), LEADER + runner_source())
         self._by_name = {host.name: host for host in self.hosts}
+        self._closed = threading.Event()
+        self._holder: threading.Thread | None = None
 
     def open(self) -> Cluster:
         """Connect to all hosts at the same time. Raises Faults naming every unreachable host with
         its cause, and ConfigError, before any host is contacted, for unusable keys and files or
         limits of this process."""
-        self._make_room()
+        self._prepare()
         missing = self._missing()
         # This is local work, sometimes with `ssh -G`: more threads would only slow each other down.
         connect = each_or_raise(
@@ -56,7 +64,7 @@ class Cluster:
         """Connect to every reachable host; return the errors of the others by host name. Otherwise
         like `open`.
         """
-        self._make_room()
+        self._prepare()
         results, errors = each(self._missing(), self._connect)
         self.nodes.update(results)
         return errors
@@ -101,13 +109,25 @@ class Cluster:
 
     def close(self) -> None:
         """Close every connection."""
+        self._closed.set()
         each(self.nodes, lambda name: self.nodes[name].close())
         self.nodes.clear()
         self._spawners.close()
         self._connections.close()
 
-    def _make_room(self) -> None:
+    def _hold(self) -> None:
+        """Keep runners in the pods that no run uses, while a run on others lasts."""
+        late: set[Node] = set()
+        while not self._closed.wait(_HOLD_S):
+            pods = [node for node in dict(self.nodes).values() if node.host.transport == "kubectl"]
+            _, errors = each([node for node in pods if node.rests or node in late], _call_on)
+            late = set(errors)
+
+    def _prepare(self) -> None:
         make_room(len(self.hosts), sum(host.transport != "ssh" for host in self.hosts))
+        if self._holder is None and any(host.transport == "kubectl" for host in self.hosts):
+            self._holder = threading.Thread(target=self._hold, name="pods", daemon=True)
+            self._holder.start()
 
     def _missing(self) -> list[str]:
         return [
@@ -139,3 +159,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _call_on(node: Node) -> None:
+    node.ask("status", timeout_s=_HOLD_S)

@@ -153,6 +153,11 @@ class Node:
             with self._expecting(f"an answer to {op}"):
                 return check_answer(op, answer)
 
+    @property
+    def rests(self) -> bool:
+        """Whether a runner waits for the next request."""
+        return bool(self._idle)
+
     def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
         """Send files to the node, except those it already has with this digest. Returns the number
         of bytes sent.
@@ -255,8 +260,10 @@ class Node:
 
     def close(self) -> None:
         """End the runner, wait briefly for its exit, and close the connection."""
-        if self._idle:
-            self._idle.pop().leave()
+        with self._keeping:
+            idle = self._idle.pop() if self._idle else None
+        if idle:
+            idle.leave()
         self.transport.close()
 
     @contextmanager

@@ -21,7 +21,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import OrchError, RunError, TransportError
-from orchestrator.inventory import redaction
+from orchestrator.inventory import NO_SECRETS, redaction
+from orchestrator.nodes import cluster as clusters
+from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import Call, SupervisorLine
 from orchestrator.nodes.deploy import Deployed, stage_payload
 from orchestrator.nodes.fanout import WIDTH, each
@@ -30,6 +32,7 @@ from orchestrator.plan.folders import FrameworkFolder, open_framework
 from orchestrator.plan.framework import Framework, run_path
 from orchestrator.plan.payload import runner_source
 from orchestrator.procs import cmdline, environ, snapshot
+from orchestrator.transport import Trust
 from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Rig
 from tests.support import judge
@@ -103,6 +106,21 @@ def test_the_runner_that_carried_a_line_answers_what_follows(node: Node) -> None
     assert answers(node) and answers(node)
     assert len(only) == 1 and runners(node) == only and events.empty()
     judge.wait_for(lambda: not supervisors(node), 5, "the supervisor stays")
+
+
+@pytest.mark.parametrize("transport", ["kubectl"], indirect=True)
+def test_in_a_pod_that_no_run_uses_a_runner_waits_as_long_as_the_controller_is_there(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_HOLD_S", 0.2)
+    cluster = Cluster([node.host], Trust(store=Path(os.devnull)), NO_SECRETS)
+    cluster.nodes[node.host.name] = node
+    assert answers(node)
+    with cluster.open():
+        (first,) = runners(node)
+        os.kill(first, signal.SIGKILL)  # as its timer does, unless another request comes
+        judge.wait_for(lambda: runners(node) - {first}, LIMIT_S, "no other one comes")
+    judge.wait_for(lambda: not runners(node), LIMIT_S, "it stays without a controller")
 
 
 def test_where_a_runner_dies_in_its_answer_the_login_shell_is_not_suspected(node: Node) -> None:

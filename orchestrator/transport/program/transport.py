@@ -54,6 +54,8 @@ class ProgramTransport:
         with self._lock:
             running = [earlier for earlier in self._channels if not earlier.ended]
             self._channels = [*running, channel]
+        if self._closed:  # by another thread, meanwhile
+            self.close()
         return channel
 
     def greets(self, is_needed: Callable[[], bool]) -> bool:
