@@ -304,11 +304,30 @@ def given_up(trial: Trial) -> str:
 
 
 def two_benches(trial: Trial) -> str:
-    """Two benches want all processors of all machines at the same time."""
-    image = "image=localhost/orch/node:1,cpus=2,nodes=4"
-    benches = [trial.start(*SHORT, "--kubernetes", image) for _ in range(2)]
+    """Two benches want all processors of all machines, and each has half of them."""
+
+    def start(option: str, machines: int) -> subprocess.Popen[str]:
+        process = trial.start(*SHORT, "--kubernetes", f"{option},cpus=2,nodes=4")
+        columns = "custom-columns=:metadata.name,:spec.nodeName"
+        placed = re.compile(r"^orch-\S+ +node", re.MULTILINE)
+        while len(placed.findall(trial.kubectl("get", "pods", "-o", columns))) < machines:
+            assert process.poll() is None, trial.end(process)
+            time.sleep(0.5)
+        return process
+
+    template = trial.project / "pod.yaml"
+    container = {"name": "main", "image": "localhost/orch/node:1"}
+    spec = {"containers": [container], "tolerations": [{"operator": "Exists"}]}
+    template.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", "spec": spec}))
+    taint = ("taint", "nodes", "node3", "node4", "--overwrite")
+    trial.kubectl(*taint, "of=younger:NoSchedule")
+    try:
+        benches = [start("image=localhost/orch/node:1", 2), start(template.name, 4)]
+    finally:
+        trial.kubectl(*taint, "of-")
     told = [trial.end(process) for process in benches]
     assert [code for code, _ in told] == [0, 0], told
+    assert ["gives way to" in text for _, text in told] == [False, True], told
     return "".join(text for _, text in told)
 
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # up.sh FOLDER NODES [COMMAND…]: run the Kubernetes that build.sh has put into FOLDER, with as many
-# nodes, each a network namespace with its kubelet and containerd, until the command ends, or this.
-# FOLDER/enter COMMAND… runs a command beside its API server. All of it is in one process namespace
-# and ends with that.
+# nodes, each a network namespace with its kubelet, containerd and sshd, until the command ends, or
+# this. FOLDER/enter COMMAND… runs a command beside its API server; FOLDER/run/ssh.yaml is the
+# inventory of the nodes. All of it is in one process namespace and ends with that.
 set -eu
 here=$(realpath "$(dirname "$0")")
 folder=$(realpath "$1")
@@ -111,6 +111,16 @@ post /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations '{"meta
      "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
      "clientConfig": {"url": "https://10.99.0.1:8443/", "caBundle": "'"$(base64 -w0 ca.crt)"'"}}]}'
 
+ssh-keygen -q -t ed25519 -N "" -f login
+cat >ssh.yaml <<END
+schema: 1
+defaults:
+  gpus: 0
+  ssh: {user: root, key: $PWD/login, known_hosts: $PWD/known_hosts, config: /dev/null}
+  vars: {interface: eth0, python: /usr/bin/python3, runner_python: /usr/bin/python3}
+hosts:
+END
+
 [ -e "$folder/node.tar" ] || python3 "$here/image.py" localhost/orch/node:1 "$folder/node.tar"
 for node in $(seq "$nodes"); do
     mkdir -p "node$node/cni"
@@ -152,6 +162,19 @@ END
         --container-runtime remote --container-runtime-endpoint "unix://$PWD/node$node/containerd.sock" \
         --cgroup-driver cgroupfs --cgroups-per-qos=false --enforce-node-allocatable= --eviction-hard= \
         --fail-swap-on=false --make-iptables-util-chains=false --authorization-mode AlwaysAllow
+
+    ssh-keygen -q -t ed25519 -N "" -f "node$node/host_key"
+    echo "10.99.0.$((node + 10)) $(cut -d' ' -f1,2 "node$node/host_key.pub")" >>known_hosts
+    echo "  node$node: {address: 10.99.0.$((node + 10))}" >>ssh.yaml
+    # Its processes, home and /run are its own, as those of a pod are; the rest is this machine's.
+    serve "sshd$node" "${inside[@]}" unshare --pid --fork --kill-child --mount-proc --uts sh -ec '
+        hostname "$1"
+        mount -t tmpfs tmpfs /run
+        mkdir -m 755 /run/sshd
+        mount -t tmpfs -o mode=700 tmpfs /root
+        exec /usr/sbin/sshd -D -e -f /dev/null -h "$PWD/$1/host_key" -o AuthorizedKeysFile="$PWD/login.pub" \
+            -o StrictModes=no -o UsePAM=no -o PasswordAuthentication=no -o PidFile=none -o "Subsystem=sftp internal-sftp"
+    ' sh "node$node"
 done
 until [ "$(get /api/v1/nodes | grep -c "kubelet is posting ready status")" = "$nodes" ]; do sleep 0.5; done
 touch ready
