@@ -235,9 +235,13 @@ CATALOGUE = (
         cure="`/etc/hosts`",
     ),
     Entry(
-        "infiniband", "InfiniBand and RoCE", "ports: state, rate, InfiniBand or RoCE, GIDs",
-        should="one active, none waits for a subnet manager, each state and rate is known, none is"
-        " slower than the others, RoCE has a v2 GID; `/dev/infiniband/uverbs*` for active ports",
+        "infiniband", "InfiniBand and RoCE",
+        "ports: state, rate, InfiniBand or RoCE, GIDs, PKeys; those that NCCL_IB_HCA,"
+        " NCCL_IB_GID_INDEX and NCCL_IB_PKEY of the inventory choose",
+        should="one active that NCCL_IB_HCA leaves, none waits for a subnet manager, each state and"
+        " rate is known, none is slower than the others, RoCE has a v2 GID, and the chosen GID is"
+        " one and not link-local, all nodes are full members of one partition;"
+        " `/dev/infiniband/uverbs*` for active ports",
         cure="cable, switch, `opensm`, an address, `modprobe ib_uverbs`",
         more="preflight.md#in-a-pod",
     ),

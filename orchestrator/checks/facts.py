@@ -21,6 +21,7 @@ from orchestrator.devices.vendor import vendor_facts
 from orchestrator.documents import document_field, read, read_leniently
 
 _MOST_BYTES = 1 << 23
+_LINK_LOCAL = "fe80:0000:0000:0000:"
 _ADDRESS_OF_IPV4 = re.compile(r"(?:0000:){5}ffff:")
 
 
@@ -169,6 +170,8 @@ class PortFacts:
     interfaces: str = ""
     gids: Mapping[str, str] = field(default_factory=dict)
     ipv4_gid: int | None = None
+    link_local: str = ""
+    pkeys: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,15 +356,19 @@ def ports_of(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     The kernel writes ``4: ACTIVE``, ``5: LinkUp``, ``400 Gb/sec (4X NDR)``
     (ABI/stable/sysfs-class-infiniband). ``gids`` lists by type the indexes of the GIDs that are
-    set; ``ipv4_gid`` is the first GID of type RoCE v2 with an IPv4 address, which is the one that
-    NCCL needs on a routed network.
+    set, ``link_local`` those that no router passes on; ``ipv4_gid`` is the first GID of type RoCE
+    v2 with an IPv4 address, which is the one that NCCL needs on a routed network. ``pkeys`` has the
+    partition keys that are set, by their index; earlier runners tell none.
     """
     ports = []
     for entry in entries:
         gids: dict[str, list[str]] = {}
+        local: list[str] = []
         ipv4 = None
         for index, gid, kind, *_ in entry.get("gids", ()):
             gids.setdefault(kind or "IB", []).append(str(index))
+            if gid.startswith(_LINK_LOCAL):
+                local.append(str(index))
             if ipv4 is None and kind == "RoCE v2" and _ADDRESS_OF_IPV4.match(gid):
                 ipv4 = index
         port = {name: entry.get(name, "") for name in ("device", "port", "firmware", "link_layer")}
@@ -377,7 +384,10 @@ def ports_of(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         port |= {
             "gids": {kind: ",".join(indexes) for kind, indexes in gids.items()},
             "ipv4_gid": ipv4,
+            "link_local": ",".join(local),
         }
+        if "pkeys" in entry:
+            port["pkeys"] = {str(index): key for index, key in entry["pkeys"]}
         ports.append(port)
     return ports
 

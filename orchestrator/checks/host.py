@@ -249,7 +249,9 @@ def _limits(host: Host, facts: NodeFacts) -> Check | None:
             more = cure(host, more, f'resources: {{limits: {{cpu: "{least_cpus}"}}}}, or no limit')
             expected = f"{least_cpus} cpus or more, {_CPUS_OF_A_GPU} for each GPU"
             return warning(host.name, "limits", f"cpus {words['cpus']}", expected, more)
-    if limit_of.get("memlock") is not None and facts.infiniband_gbit:
+    if limit_of.get("memlock") is not None and any(
+        port.state == "ACTIVE" for port in facts.infiniband
+    ):
         return warning(
             host.name,
             "limits",

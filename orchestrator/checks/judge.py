@@ -15,6 +15,7 @@ from orchestrator.checks.expected import check_expectations
 from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import gpu_checks
 from orchestrator.checks.host import host_checks, slots_check
+from orchestrator.checks.infiniband import unlike_pkeys
 from orchestrator.checks.load import load_checks
 from orchestrator.checks.network import network_checks
 from orchestrator.errors import OrchError, RunError
@@ -40,14 +41,15 @@ def judge(
     ]
 
 
-def among(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """Return every check that compares several hosts."""
+def among(facts: Mapping[str, Mapping[str, Any]], hosts: Sequence[Host] = ()) -> list[Check]:
+    """Return every check that compares several hosts, some of them by the variables of ``hosts``."""
     known = {host: node_facts(values) for host, values in facts.items()}
     return [
         *local_routes(known),
         *find_shared_workdirs(known),
         *unlike(known),
         *load_checks(known),
+        *unlike_pkeys(hosts, known),
         *alike(known),
     ]
 

@@ -4,20 +4,17 @@ names, InfiniBand.
 
 from __future__ import annotations
 
-from collections import Counter
 from ipaddress import ip_address
 
-from orchestrator.checks.check import Check, cure, failure, ok, warning
-from orchestrator.checks.facts import InterfaceFacts, NodeFacts, PortFacts, RouteFacts
+from orchestrator.checks.check import Check, failure, ok, warning
+from orchestrator.checks.facts import InterfaceFacts, NodeFacts, RouteFacts
+from orchestrator.checks.infiniband import check_ports
 from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.devices.vendor import vendor_of
 from orchestrator.inventory import Host
-from orchestrator.inventory.versions import number
-from orchestrator.plural import plural
 
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND of if_arp.h
 _DMABUF_KERNEL = (5, 12)
-_STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _REACHABLE = "an address that other nodes can reach"
 
 
@@ -27,7 +24,7 @@ def network_checks(host: Host, facts: NodeFacts) -> list[Check]:
         _interface(host, facts),
         _route(host, facts),
         _hostname(host, facts),
-        _infiniband(host, facts),
+        check_ports(host, facts),
         _gdr(host, facts),
     ]
     return [check for check in checks if check]
@@ -124,92 +121,6 @@ def _hostname(host: Host, facts: NodeFacts) -> Check | None:
             )
         return warning(host.name, "hostname", found, _REACHABLE, hint)
     return ok(host.name, "hostname", f"resolves to {_REACHABLE}")
-
-
-def _infiniband(host: Host, facts: NodeFacts) -> Check | None:
-    ports = facts.infiniband
-    if not ports:
-        return None
-    active = [port for port in ports if port.state == "ACTIVE"]
-    kinds = Counter(f"{_layer(port)} at {_rate(port)}" for port in active)
-    counted = f"{len(active)} of {len(ports)} ports active" + "".join(
-        f", {count} {kind}" for kind, count in sorted(kinds.items())
-    )
-    # DOWN is a port that nobody uses; NOP, ACTIVE_DEFER and a state that cannot be read are those
-    # of a port that fails.
-    odd = [
-        f"{_name(port)} {port.state or 'in an unreadable state'}"
-        for port in ports
-        if port.state not in _STATES
-    ]
-    odd += [f"{_name(port)} at an unknown rate" for port in active if not port.rate_gbit]
-    if odd:
-        hint = "see ibstat and dmesg on the node; NCCL_IB_HCA=^… leaves a port out"
-        return warning(
-            host.name, "infiniband", "; ".join(odd[:8]), "ACTIVE or DOWN, at a known rate", hint
-        )
-    waiting = [
-        f"{_name(port)} {port.state}, {port.physical}"
-        for port in ports
-        if port.state in ("INIT", "ARMED")
-    ]
-    if waiting:
-        hint = "a subnet manager must run in the fabric (opensm, or the switch's own); see ibstat on the node"
-        return warning(host.name, "infiniband", "; ".join(waiting), "ACTIVE", hint)
-    if not active:
-        hint = "see ibstat on the node; without an active port NCCL falls back to sockets"
-        words = "; ".join(f"{_name(port)} {port.state}, {port.physical}" for port in ports[:8])
-        return warning(host.name, "infiniband", words, "an active port", hint)
-    if facts.verbs == 0:
-        hint = cure(
-            host,
-            "modprobe ib_uverbs, as root",
-            "resources: {limits: {rdma/NAME: 1}}, with the name that kubectl describe node lists;"
-            " and hostNetwork: true if the plugin gives no interface",
-        )
-        hint += "; without it NCCL falls back to sockets"
-        expected = f"the devices of {plural(len(active), 'active port')}"
-        return warning(host.name, "infiniband", "no /dev/infiniband/uverbs*", expected, hint)
-    best = {}
-    for layer in map(_layer, active):
-        best[layer] = max(number(port.rate_gbit) for port in active if _layer(port) == layer)
-    slow = [
-        f"{_name(port)} at {_rate(port)}"
-        for port in active
-        if number(port.rate_gbit) < best[_layer(port)]
-    ]
-    if slow:
-        hint = "check its cable and the switch port; exclude a separate storage port with NCCL_IB_HCA=^…"
-        rates = ", ".join(f"{layer} ports at {rate:g} Gb/s" for layer, rate in sorted(best.items()))
-        return warning(host.name, "infiniband", "; ".join(slow), rates, hint)
-    bare = [_name(port) for port in active if _layer(port) == "RoCE" and "RoCE v2" not in port.gids]
-    if bare:
-        hint = "give its interface an address, and see show_gids on the node; NCCL_IB_GID_INDEX must name a RoCE v2 entry"
-        return warning(
-            host.name,
-            "infiniband",
-            f"no RoCE v2 GID on {', '.join(bare)}",
-            "one on each port",
-            hint,
-        )
-    gids = sorted({str(port.ipv4_gid) for port in active if port.ipv4_gid is not None})
-    return ok(
-        host.name,
-        "infiniband",
-        f"{counted}, RoCE v2 for IPv4 at GID {' or '.join(gids)}" if gids else counted,
-    )
-
-
-def _layer(port: PortFacts) -> str:
-    return "RoCE" if port.link_layer == "Ethernet" else "InfiniBand"
-
-
-def _rate(port: PortFacts) -> str:
-    return f"{number(port.rate_gbit):g} Gb/s"
-
-
-def _name(port: PortFacts) -> str:
-    return f"{port.device}:{port.port}"
 
 
 def _gdr(host: Host, facts: NodeFacts) -> Check | None:

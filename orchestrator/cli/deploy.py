@@ -258,7 +258,7 @@ def _judge(
             for host in hosts
             for check in judge(host, by_host[host.name], folder.framework, None)
         ]
-        checks += among(by_host)
+        checks += among(by_host, hosts)
     return list(dict.fromkeys(checks))
 
 

@@ -104,7 +104,7 @@ def look_at(
         if host.name in facts
         for check in judge(host, facts[host.name], kind.framework, kind.ranks)
     ]
-    checks += among(facts)
+    checks += among(facts, hosts)
     for error in [*same_machine(facts), *unfit(checks)]:
         faults.setdefault(error.host, []).append(error)
     return Look(kind.framework.name, facts, checks, faults)

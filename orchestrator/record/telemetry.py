@@ -72,9 +72,10 @@ class Telemetry:
     Columns: ``busy_s``, ``foreign_s`` and ``stolen_s`` (processor seconds of all, of processes not
     of the run, and of other machines of a hypervisor), ``quota.periods`` and ``quota.held`` (of a
     limit of processor time), ``package_j``, ``net<i>.received``, ``.sent``, ``.errors`` of
-    ``interfaces``, the same of ``port<i>`` of ``ports``, and of ``gpu<i>`` of ``gpus`` ``power_w``,
-    ``energy_j``, ``used_percent``, ``sm_mhz``, ``memory_mhz``, ``celsius``, ``memory_bytes``,
-    ``reasons`` (bits of nvmlClocksEventReasons), ``ecc_corrected``, ``ecc_uncorrected``,
+    ``interfaces``, the same of ``port<i>`` of ``ports``, whose ``.lost`` are packets lost or sent
+    again, and of ``gpu<i>`` of ``gpus`` ``power_w``, ``energy_j``, ``used_percent``, ``sm_mhz``,
+    ``memory_mhz``, ``celsius``, ``memory_bytes``, ``reasons`` (bits of nvmlClocksEventReasons),
+    ``ecc_corrected``, ``ecc_uncorrected``,
     ``pcie_replays``, ``nvlink_errors``. ``cost``: the share of a processor that sampling used, None
     if it did not end well.
     """

@@ -14,6 +14,13 @@ PORT_ERRORS = (
     "excessive_buffer_overrun_errors", "port_xmit_discards",
 )  # fmt: skip
 """Of /sys/class/infiniband/*/ports/*/counters: what only grows if something is wrong."""
+LOST_PACKETS = (
+    "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans",
+    "out_of_seq_request", "rcvd_seq_err", "completer_retry_err",
+)  # fmt: skip
+"""Of hw_counters beside them: packets that did not come, came out of order, or were sent again. The
+first four are of mlx5, the others of soft RoCE.
+"""
 
 
 class Usage:
@@ -168,14 +175,23 @@ class Ports:
 
 
 class PortErrors:
-    """``port0.errors``: the sum of what only grows if something is wrong with a link."""
+    """``port0.errors``: the sum of what only grows if something is wrong with a link;
+    ``port0.lost``: that of packets that were lost or sent again.
+    """
 
     def __init__(self):
         self.paths = port_paths()
-        self.columns = ["port%d.errors" % place for place in range(len(self.paths))]
+        self.columns = [
+            "port%d.%s" % (place, word)
+            for place in range(len(self.paths))
+            for word in ("errors", "lost")
+        ]
 
     def read(self, now):
         """Return the counts."""
+        kinds = (("counters", PORT_ERRORS), ("hw_counters", LOST_PACKETS))
         return [
-            sum(counter(path, "counters", name) or 0 for name in PORT_ERRORS) for path in self.paths
+            sum(counter(path, kind, name) or 0 for name in names)
+            for path in self.paths
+            for kind, names in kinds
         ]

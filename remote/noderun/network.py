@@ -145,7 +145,7 @@ def infiniband_ports(base="/sys/class/infiniband"):
     """Return every port of every InfiniBand or RoCE device, in the kernel's own words.
 
     ``gids`` has [index, address, type, network device] of those that are set: unset ones are zero,
-    and there may be hundreds.
+    and there may be hundreds. ``pkeys`` has [index, key] of those that are set.
     """
     import glob
 
@@ -168,5 +168,8 @@ def infiniband_ports(base="/sys/class/infiniband"):
                     [int(index), gid]
                     + [first_line(path, "gid_attrs", name, index) for name in ("types", "ndevs")]
                 )
+        pkeys = os.path.join(path, "pkeys")
+        keys = [[int(index), first_line(pkeys, index)] for index in names_in(pkeys)]
+        port["pkeys"] = sorted(pair for pair in keys if pair[1].strip("0x"))[:MOST_LINES]
         ports.append(port)
     return ports

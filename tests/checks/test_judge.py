@@ -248,19 +248,21 @@ def test_nodes_of_a_rehearsal_on_one_machine_find_each_other_on_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "gbit", "verdict", "found"),
+    ("limits", "ports", "verdict", "found"),
     [
-        ({"memlock": [65536, 65536], "nofile": [1024, 4096], "nproc": [None, None]}, 400.0, "warning", "memlock 64 KiB"),
-        ({"memlock": [8 << 20, 8 << 20], "nofile": [1024, 4096], "nproc": [4096, None]}, None, "ok",
+        ({"memlock": [65536, 65536], "nofile": [1024, 4096], "nproc": [None, None]}, [port()], "warning", "memlock 64 KiB"),
+        ({"memlock": [65536, 65536], "nofile": [1024, 4096]}, [port(rate="")], "warning", "memlock 64 KiB"),
+        ({"memlock": [8 << 20, 8 << 20], "nofile": [1024, 4096], "nproc": [4096, None]}, [port(state="1: DOWN")], "ok",
          "memlock 8 MiB, nofile 4096, nproc 4096"),
-        ({"memlock": [None, None], "nofile": [1024, 1024], "nproc": [4096, None]}, None, "warning", "nofile 1024"),
-        ({"memlock": [None, None], "nofile": [1024, None], "nproc": [512, None]}, 400.0, "warning", "nproc 512"),
+        ({"memlock": [None, None], "nofile": [1024, 1024], "nproc": [4096, None]}, [], "warning", "nofile 1024"),
+        ({"memlock": [None, None], "nofile": [1024, None], "nproc": [512, None]}, [port()], "warning", "nproc 512"),
     ],
 )  # fmt: skip
 def test_limits_are_judged_as_a_run_gets_them(
-    limits: dict[str, Any], gbit: float | None, verdict: str, found: str
+    limits: dict[str, Any], ports: list[dict[str, Any]], verdict: str, found: str
 ) -> None:
-    assert verdict_of("limits", healthy(limits=limits, infiniband_gbit=gbit)) == (verdict, found)
+    facts = healthy(limits=limits, infiniband=ports_of(ports))
+    assert verdict_of("limits", facts) == (verdict, found)
 
 
 def test_little_shared_memory_warns() -> None:

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator import lab as labs
-from orchestrator.lab.machines import guest
 from orchestrator.plan.framework import run_path
 from orchestrator.procs import cmdline, snapshot
 from tests.e2e.rig import QUICK, Controller, running
-from tests.support import faultlab, judge, machines
+from tests.support import judge, machines, rdma_faults
 
 pytestmark = pytest.mark.skipif(bool(machines.no_machines()), reason=machines.no_machines())
 
@@ -24,7 +23,12 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
     folder = tmp_path_factory.mktemp("machines")
     said: list[str] = []
     lab = labs.up(
-        folder / "lab", nodes=2, gpus_per_node=0, machines=machines.wanted(), say=said.append
+        folder / "lab",
+        nodes=2,
+        gpus_per_node=0,
+        mtu=rdma_faults.MTU,
+        machines=machines.wanted(),
+        say=said.append,
     )
     assert "2 nodes of 1 CPU slot" in said[-1] and "Linux" in said[-2], said
     (folder / "project").mkdir()
@@ -53,29 +57,35 @@ def test_each_machine_has_a_kernel_and_a_roce_port_and_runs_a_bench(controller: 
     assert [machines.left(lab, node.name) for node in lab.nodes] == [[], []]
 
 
-@pytest.mark.skipif(not shutil.which("ibv_rc_pingpong"), reason="needs ibverbs-utils")
-def test_ports_that_reach_each_other_are_told_from_those_that_do_not(
+def named(controller: Controller) -> dict[str, str]:
+    """Return by check and host what is found to be wrong with RDMA."""
+    words = ("check", "-f", "simulated", "--only", "rdma,infiniband,limits", "--json")
+    done = controller.orch(*words, timeout_s=300)
+    bad = [check for check in done.json["checks"] if check["verdict"] != "ok"]
+    return {f"{check['name']} {check['host']}": check["found"] for check in bad}
+
+
+needs_pingpong = pytest.mark.skipif(
+    not shutil.which("ibv_rc_pingpong"), reason="needs ibverbs-utils"
+)
+
+
+@needs_pingpong
+def test_ports_without_a_fault_exchange_messages_and_nothing_is_named(
     controller: Controller,
 ) -> None:
-    def told() -> list[tuple[str, str]]:
-        done = controller.orch(
-            "check", "-f", "simulated", "--only", "rdma", "--json", timeout_s=300
-        )
-        return [(check["verdict"], check["found"]) for check in done.json["checks"]]
+    assert named(controller) == {}
 
-    assert told() == [("ok", "1 link to 1 node exchanged messages")] * 2
-    # Both ports stay active, and what one sends goes to a machine that there is not.
-    address = guest.roce_address(controller.lab.node("node2"))
-    entry = f"{address} lladdr 02:ff:00:00:00:01 dev eth1"
-    assert (
-        faultlab.ssh(controller.lab, "node1", f"ip neigh replace {entry} nud permanent").returncode
-        == 0
-    )
-    try:
-        ((verdict, found),) = told()
-    finally:
-        faultlab.ssh(controller.lab, "node1", f"ip neigh del {entry}")
-    assert verdict == "failed" and found.startswith("node1 rxe0:1 and node2 rxe0:1: "), found
+
+@needs_pingpong
+@pytest.mark.parametrize("kind", sorted(rdma_faults.FAULTS))
+def test_a_fault_of_a_port_is_named_with_its_node(controller: Controller, kind: str) -> None:
+    fault = rdma_faults.FAULTS[kind]
+    # Of a pair whose ports are both active the first node is named, with the other one.
+    with rdma_faults.broken(controller.lab, fault, "node1", "node2"):
+        found = named(controller)
+    assert fault.words in found.get(f"{fault.check} node1", ""), found
+    assert not [name for name in found if name.endswith("node2")], found
 
 
 def test_a_reboot_in_the_middle_of_a_run_ends_it_and_loses_no_log(controller: Controller) -> None:

@@ -200,7 +200,7 @@ class Acceptance:
         for host in self.selection.hosts:
             if host.name in facts:
                 checks += judge(host, facts[host.name], framework, None)
-        checks += among(facts)
+        checks += among(facts, self.selection.hosts)
         for name, error in silent.items():
             checks.append(failure(name, "reach", error.message, "an answer", error.hint))
         return checks

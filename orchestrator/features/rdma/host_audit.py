@@ -17,7 +17,8 @@ CATALOGUE = (
         "messages of `ibv_rc_pingpong` between the active ports of all pairs of nodes, one to one"
         " in their order, with the GID of NCCL_IB_GID_INDEX, or of RoCE v2 with an IPv4 address",
         must="each pair exchanges them",
-        should="all ports of a link layer have one MTU; each node has an active port, and the program",
+        should="all ports of a link layer have one MTU; each node has an active port, and the"
+        " program; counters of a port that sent messages have moved",
         cure="VLAN, partition, GID index, firewall (UDP 4791), `ip link set … mtu`; `apt-get install ibverbs-utils`",
     ),
 )  # fmt: skip

@@ -21,6 +21,10 @@ from orchestrator.plural import plural
 _DEVICE = re.compile(r"^hca_id:\s*(\S+)", re.MULTILINE)
 _PORT = re.compile(r"^\s+port:\s+(\d+)$(.*?)(?=^\s+port:|\Z)", re.MULTILINE | re.DOTALL)
 _VALUE = re.compile(r"^\s+(state|active_mtu|link_layer):\s+(\S+)", re.MULTILINE)
+_SENT = re.compile(
+    r"/([^/]+)/ports/(\d+)/(?:counters/port_xmit_(?:data|packets)|hw_counters/sent_pkts):(\d+)$",
+    re.MULTILINE,
+)
 _HINT = (
     "both ports are active, and no answer comes: see the VLAN and partition of the switch ports, "
     "the GID index, and for RoCE a firewall that drops UDP port 4791"
@@ -105,6 +109,43 @@ def links(pair: tuple[str, str], ports: Mapping[str, Sequence[RdmaPort]]) -> lis
         Link((here, one), (there, other))
         for one, other in zip(ports[here], ports[there], strict=False)
         if one.layer == other.layer
+    ]
+
+
+def counts_sent(told: str) -> dict[str, int]:
+    """Return by port what its counters of sent data and packets add up to.
+
+    >>> root = "/sys/class/infiniband/rxe0/ports/1"
+    >>> counts_sent(f"{root}/hw_counters/sent_pkts:7\\n{root}/counters/port_xmit_data:5\\n")
+    {'rxe0:1': 12}
+    """
+    counts: dict[str, int] = {}
+    for device, port, count in _SENT.findall(told):
+        name = f"{device}:{port}"
+        counts[name] = counts.get(name, 0) + int(count)
+    return counts
+
+
+def still_counters(
+    links: Sequence[Link],
+    before: Mapping[str, str | None],
+    after: Mapping[str, str | None],
+) -> list[Check]:
+    """Return a warning for each node with a port that has sent messages, and counted none of them:
+    by what its counters told ``before`` and ``after``. Ports without counters are left out.
+    """
+    ends = {end for link in links for end in (link.here, link.there)}
+    still: dict[str, list[str]] = {}
+    for host, port in sorted(ends, key=lambda end: (end[0], end[1].name)):
+        counts = [counts_sent(told[host] or "").get(port.name) for told in (before, after)]
+        if None not in counts and counts[0] == counts[1]:
+            still.setdefault(host, []).append(port.name)
+    hint = "telemetry of runs shows no traffic of it; update its driver or firmware"
+    return [
+        warning(
+            host, "rdma", f"{', '.join(names)} sent messages uncounted", "counters that move", hint
+        )
+        for host, names in still.items()
     ]
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from orchestrator.checks.check import Check
 from orchestrator.checks.facts import NodeFacts
 from orchestrator.features.rdma.links import (
     Link,
-    RdmaPort,
     active_ports,
     judge_links,
     links,
     rounds,
+    still_counters,
     without_port,
     without_program,
     words_of,
@@ -22,7 +23,11 @@ from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each, each_or_raise
 
-_LOOK = "command -v ibv_rc_pingpong >/dev/null || exit 9; ibv_devinfo 2>&1"
+_COUNT = (
+    "grep -s . /sys/class/infiniband/*/ports/*/counters/port_xmit_*"
+    " /sys/class/infiniband/*/ports/*/hw_counters/sent_pkts"
+)
+_LOOK = f"command -v ibv_rc_pingpong >/dev/null || exit 9; ibv_devinfo 2>&1; {_COUNT}"
 _MISSING = 9
 _ANSWER_S, _PING_S = 30.0, 10
 _PORTS = range(20000, 30000)
@@ -44,16 +49,19 @@ def ping_all(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[Check]:
     """
     hosts = {host.name: host for host in cluster.hosts}
 
-    def look(name: str) -> list[RdmaPort] | None:
-        done = cluster.nodes[name].transport.run(["sh", "-c", _LOOK], timeout_s=_ANSWER_S)
-        if done.code == _MISSING:
-            return None
-        return active_ports(done.stdout.decode(errors="replace"), hosts[name], facts[name])
+    def ask(command: str, name: str) -> str | None:
+        done = cluster.nodes[name].transport.run(["sh", "-c", command], timeout_s=_ANSWER_S)
+        return None if done.code == _MISSING else done.stdout.decode(errors="replace")
 
-    told = each_or_raise(hosts, look)
-    ports = {name: found for name, found in told.items() if found}
-    bare = [name for name, found in told.items() if found == [] and ports]
-    checks = [without_program(name) for name, found in told.items() if found is None]
+    told = each_or_raise(hosts, partial(ask, _LOOK))
+    active = {
+        name: active_ports(text, hosts[name], facts[name])
+        for name, text in told.items()
+        if text is not None
+    }
+    ports = {name: found for name, found in active.items() if found}
+    bare = [name for name, found in active.items() if not found and ports]
+    checks = [without_program(name) for name, text in told.items() if text is None]
     checks += without_port(bare)
     tried: list[Link] = []
     broken: dict[Link, str] = {}
@@ -61,6 +69,8 @@ def ping_all(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> list[Check]:
         now = [link for pair in pairs for link in links(pair, ports)]
         tried += now
         broken |= _ping(cluster, hosts, now)
+    good = [link for link in tried if link not in broken]
+    checks += still_counters(good, told, each_or_raise(ports, partial(ask, _COUNT)))
     return checks + judge_links(ports, tried, broken)
 
 

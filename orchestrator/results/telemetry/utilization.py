@@ -40,6 +40,7 @@ _ERRORS = {
     "pcie_replays": "PCIe",
     "nvlink_errors": "NVLink",
 }
+_LINK_ERRORS = {"errors": "", "lost": " (packets lost or sent again)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +154,11 @@ def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse
     for way in ("received", "sent"):
         of_links = [rate_over(samples.points(f"{link}.{way}"), begin, end) for link, _ in names]
         rates[way] = [rate for rate in of_links if rate is not None]
-    errors = {
-        name: int(growth_over(samples.points(f"{link}.errors"), begin, end)) for link, name in names
-    }
+    errors = {}
+    for link, name in names:
+        for word, what in _LINK_ERRORS.items():
+            grown = growth_over(samples.points(f"{link}.{word}"), begin, end)
+            errors[f"{name}{what}"] = int(grown)
     return NodeUse(
         host=host,
         samples=sum(begin <= at <= end for at in samples.times),

@@ -17,6 +17,7 @@ from orchestrator.features.rdma.links import (
     judge_links,
     links,
     rounds,
+    still_counters,
     words_of,
 )
 from orchestrator.inventory import Host
@@ -129,6 +130,28 @@ def test_a_smaller_mtu_than_that_of_others_is_named() -> None:
     assert warned[0].expected == "an active MTU of 4096, as on other nodes"
     (link,) = links(("a", "b"), ports)
     assert link.mtu == 1024
+
+
+def test_a_port_that_sent_messages_and_counted_none_is_named() -> None:
+    ports = {name: [PORT, replace(PORT, device="mlx5-1")] for name in "abc"}
+    root = "/sys/class/infiniband"
+    # The first is of soft RoCE, the second of mlx5, whose count of what it waited for moves alone.
+    before = (
+        f"{root}/rxe0/ports/1/hw_counters/sent_pkts:7\n"
+        f"{root}/mlx5-1/ports/1/counters/port_xmit_data:9\n"
+        f"{root}/mlx5-1/ports/1/counters/port_xmit_wait:1\n"
+    )
+    still, moved = before.replace("wait:1", "wait:2"), before.replace(":7", ":8")
+    moved = moved.replace(":9", ":10")
+    told = dict.fromkeys("abc", before)
+    after = {"a": moved, "b": moved.replace(":10", ":9"), "c": still}
+    warned = still_counters(every_link(ports), told, after)
+    assert [(check.host, check.verdict, check.found) for check in warned] == [
+        ("b", "warning", "mlx5-1:1 sent messages uncounted"),
+        ("c", "warning", "mlx5-1:1, rxe0:1 sent messages uncounted"),
+    ]
+    assert still_counters(every_link(ports), told, dict.fromkeys("abc", "")) == []
+    assert still_counters([], told, told) == []
 
 
 def test_the_last_line_that_is_no_address_is_what_was_said() -> None:

@@ -93,6 +93,16 @@ def test_gids_that_are_set_are_told_with_their_type_and_unset_ones_are_not(tmp_p
     )
 
 
+def test_partition_keys_that_are_set_are_told_by_their_index(tmp_path: Path) -> None:
+    folder = tmp_path / "mlx5_0/ports/1/pkeys"
+    folder.mkdir(parents=True)
+    for index, key in {0: "0xffff", 1: "0x0000", 10: "0x8001", 2: "0x7fff"}.items():
+        (folder / str(index)).write_text(f"{key}\n")
+    told = infiniband_ports(str(tmp_path))
+    assert told[0]["pkeys"] == [[0, "0xffff"], [2, "0x7fff"], [10, "0x8001"]]
+    assert ports_of(told)[0]["pkeys"] == {"0": "0xffff", "2": "0x7fff", "10": "0x8001"}
+
+
 def asked_for_facts(machine: Machine, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the facts of this machine, and what others told it."""
     request = {

@@ -179,9 +179,10 @@ def test_ports_count_words_of_four_bytes_and_errors_of_every_kind(
         "symbol_error": "3",
         "link_downed": "1",
     }
-    base = tree(
-        tmp_path, {f"mlx5_0/ports/1/counters/{name}": text for name, text in values.items()}
-    )
+    lost = {"packet_seq_err": "5", "rcvd_seq_err": "6", "duplicate_request": "9"}
+    files = {f"mlx5_0/ports/1/counters/{name}": text for name, text in values.items()}
+    files |= {f"mlx5_0/ports/1/hw_counters/{name}": text for name, text in lost.items()}
+    base = tree(tmp_path, files)
     paths = counters.port_paths(base)
     monkeypatch.setattr(counters, "port_paths", lambda: paths)
     about: dict[str, Any] = {}
@@ -191,7 +192,10 @@ def test_ports_count_words_of_four_bytes_and_errors_of_every_kind(
         "port0.received": 1000,
         "port0.sent": 4000,
     }
-    assert dict(zip(errors.columns, errors.read(0.0), strict=True)) == {"port0.errors": 4}
+    assert dict(zip(errors.columns, errors.read(0.0), strict=True)) == {
+        "port0.errors": 4,
+        "port0.lost": 11,
+    }
 
 
 def test_this_machine_counts_its_processors_and_interfaces() -> None:

@@ -244,6 +244,7 @@ def test_what_failed_or_used_a_gpu_is_a_doubt_with_its_node_and_how_often(bench:
     columns: dict[str, Column] = {
         "net0.errors": lambda at: 5.0,
         "port0.errors": lambda at: 2.0 if at > 903 else 0.0,
+        "port0.lost": lambda at: 7.0 if at > 903 else 4.0,
         "gpu0.ecc_corrected": lambda at: None if int(at) % 3 else at,
         "gpu1.nvlink_errors": lambda at: 1.0 if at > 907 else 0.0,
     }
@@ -254,10 +255,12 @@ def test_what_failed_or_used_a_gpu_is_a_doubt_with_its_node_and_how_often(bench:
         interfaces=["eth0"],
         ports=["mlx5_0:1"],
     )
-    assert run.use and run.use.nodes[1].link_errors == {"mlx5_0:1": 2}
+    lost = "mlx5_0:1 (packets lost or sent again)"
+    assert run.use and run.use.nodes[1].link_errors == {"mlx5_0:1": 2, lost: 3}
     assert doubts_from([run.use, None, run.use]) == [
         "another process used a GPU of the run: python3 of eve on node2, in 2 of 3 runs",
         "errors of a link, mlx5_0:1 on node2, in 2 of 3 runs",
+        f"errors of a link, {lost} on node2, in 2 of 3 runs",
         "errors of a GPU's memory, corrected on node2, in 2 of 3 runs",
         "the driver reported Xid 79, it has fallen off the bus, on node2, in 2 of 3 runs",
     ], "what happened after the window is none of it"
