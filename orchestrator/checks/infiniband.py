@@ -20,6 +20,8 @@ def check_ports(host: Host, facts: NodeFacts) -> Check | None:
     if not ports:
         return None
     active = [port for port in ports if port.state == "ACTIVE"]
+    wanted = host.env.get("NCCL_IB_HCA", "")
+    chosen, used = named_ports(wanted, ports), named_ports(wanted, active)
     kinds = Counter(f"{_layer(port)} at {_rate(port)}" for port in active)
     counted = f"{len(active)} of {len(ports)} ports active" + "".join(
         f", {count} {kind}" for kind, count in sorted(kinds.items())
@@ -28,10 +30,10 @@ def check_ports(host: Host, facts: NodeFacts) -> Check | None:
     # of a port that fails.
     odd = [
         f"{_name(port)} {port.state or 'in an unreadable state'}"
-        for port in ports
+        for port in chosen
         if port.state not in _STATES
     ]
-    odd += [f"{_name(port)} at an unknown rate" for port in active if not port.rate_gbit]
+    odd += [f"{_name(port)} at an unknown rate" for port in used if not port.rate_gbit]
     if odd:
         hint = "see ibstat and dmesg on the node; NCCL_IB_HCA=^… leaves a port out"
         return warning(
@@ -39,7 +41,7 @@ def check_ports(host: Host, facts: NodeFacts) -> Check | None:
         )
     waiting = [
         f"{_name(port)} {port.state}, {port.physical}"
-        for port in ports
+        for port in chosen
         if port.state in ("INIT", "ARMED")
     ]
     if waiting:
@@ -59,39 +61,26 @@ def check_ports(host: Host, facts: NodeFacts) -> Check | None:
         hint += f"; {_over_tcp(host, facts)}"
         expected = f"the devices of {plural(len(active), 'active port')}"
         return warning(host.name, "infiniband", "no /dev/infiniband/uverbs*", expected, hint)
-    wanted = host.env.get("NCCL_IB_HCA", "")
-    used = named_ports(wanted, active)
     if not used:
         hint = f"correct NCCL_IB_HCA; {_over_tcp(host, facts)}"
         found = f"NCCL_IB_HCA={wanted} leaves no active port"
         names = ", ".join(_name(port) for port in active[:8])
         return warning(host.name, "infiniband", found, f"one or more of {names}", hint)
     best = {}
-    for layer in map(_layer, active):
-        best[layer] = max(number(port.rate_gbit) for port in active if _layer(port) == layer)
+    for layer in map(_layer, used):
+        best[layer] = max(number(port.rate_gbit) for port in used if _layer(port) == layer)
     slow = [
         f"{_name(port)} at {_rate(port)}"
-        for port in active
+        for port in used
         if number(port.rate_gbit) < best[_layer(port)]
     ]
     if slow:
         hint = "check its cable and the switch port; exclude a separate storage port with NCCL_IB_HCA=^…"
         rates = ", ".join(f"{layer} ports at {rate:g} Gb/s" for layer, rate in sorted(best.items()))
         return warning(host.name, "infiniband", "; ".join(slow), rates, hint)
-    roce = [port for port in used if _layer(port) == "RoCE"]
-    bare = [_name(port) for port in roce if "RoCE v2" not in port.gids]
-    if bare:
-        hint = "give its interface an address, and see show_gids on the node; NCCL_IB_GID_INDEX must name a RoCE v2 entry"
-        found = f"no RoCE v2 GID on {', '.join(bare)}"
-        return warning(host.name, "infiniband", found, "one on each port", hint)
-    chosen = host.env.get("NCCL_IB_GID_INDEX", "")
-    wrong = {_name(port): flaw for port in roce if (flaw := _gid_flaw(port, chosen))}
-    if wrong:
-        found = ", ".join(f"{flaw} on {name}" for name, flaw in wrong.items())
-        found = f"NCCL_IB_GID_INDEX={chosen}: {found}"
-        expected = "the GID of RoCE v2 and of an address that other nodes reach"
-        return warning(host.name, "infiniband", found, expected, _gid_cure(roce))
-    gids = sorted({str(port.ipv4_gid) for port in active if port.ipv4_gid is not None})
+    if wrong := _wrong_gids(host, used):
+        return wrong
+    gids = sorted({str(port.ipv4_gid) for port in used if port.ipv4_gid is not None})
     return ok(
         host.name,
         "infiniband",
@@ -141,6 +130,24 @@ def named_ports(value: str, ports: Sequence[PortFacts]) -> list[PortFacts]:
         )
 
     return [port for port in ports if not words or is_named(port) != excludes]
+
+
+def _wrong_gids(host: Host, ports: Sequence[PortFacts]) -> Check | None:
+    """Return what is wrong with the GIDs that NCCL would use on RoCE ports."""
+    roce = [port for port in ports if _layer(port) == "RoCE"]
+    bare = [_name(port) for port in roce if "RoCE v2" not in port.gids]
+    if bare:
+        hint = "give its interface an address, and see show_gids on the node; NCCL_IB_GID_INDEX must name a RoCE v2 entry"
+        found = f"no RoCE v2 GID on {', '.join(bare)}"
+        return warning(host.name, "infiniband", found, "one on each port", hint)
+    index = host.env.get("NCCL_IB_GID_INDEX", "")
+    wrong = {_name(port): flaw for port in roce if (flaw := _gid_flaw(port, index))}
+    if wrong:
+        found = ", ".join(f"{flaw} on {name}" for name, flaw in wrong.items())
+        found = f"NCCL_IB_GID_INDEX={index}: {found}"
+        expected = "the GID of RoCE v2 and of an address that other nodes reach"
+        return warning(host.name, "infiniband", found, expected, _gid_cure(roce))
+    return None
 
 
 def _gid_flaw(port: PortFacts, index: str) -> str:

@@ -58,6 +58,16 @@ def test_a_variable_that_leaves_no_active_port_tells_that_data_goes_over_tcp() -
         assert found_of({"NCCL_IB_HCA": value}, *ports)[0] == "ok"
 
 
+@pytest.mark.parametrize("storage", [
+    {"rate": "25 Gb/sec (1X EDR)"}, {"rate": ""}, {"state": "2: INIT"}, {"state": "6: ACTIVE_DEFER"},
+    {"link_layer": "Ethernet"},
+])  # fmt: skip
+def test_a_port_that_the_inventory_leaves_to_others_is_not_judged(storage: dict[str, str]) -> None:
+    ports = (port("mlx5_0"), port("mlx5_1", **storage))
+    assert found_of({}, *ports)[0] == "warning"
+    assert found_of({"NCCL_IB_HCA": "^mlx5_1"}, *ports)[0] == "ok"
+
+
 def test_a_run_over_tcp_is_told_where_ports_are_down_or_have_no_device_file() -> None:
     _, _, hint = found_of({}, port("a", "1: DOWN", phys_state="2: Polling"))
     assert hint.endswith("NCCL's data goes over TCP, through ib0")
