@@ -32,6 +32,8 @@ from orchestrator.record.node_record import ExitRecord, exit_record
 _READ_BYTES = 32768
 _SHOWN_LINES = 10
 _MISMATCH = "collective_mismatch"
+_WAITED = {"collective_timeout", "link_retries", "no_rendezvous"}
+"""Kinds of failures of a rank that waited for another: what ended the other one explains them."""
 _SHOWN_CHARACTERS = 500
 _SHOWN_DIFFERENCES = 3
 _SHOWN_LOSSES = 3
@@ -90,8 +92,7 @@ def with_cause(
         _stopped_while_dying(error, run, facts),
     )
     names = _hosts_by_address(run, facts)
-    death = next(causes, None)
-    finding = _diagnosis(death, run) if death else None
+    death, finding = _first_cause(causes, run)
     if (death is None or (finding and finding.weight < CAUSE)) and (
         early := _early_end(error, run)
     ):
@@ -111,6 +112,26 @@ def with_cause(
     if finding and finding.kind == _MISMATCH:
         return _blame_nobody(death.error, finding)
     return death.error
+
+
+def _first_cause(deaths: Iterator[_Death], run: RunDir) -> tuple[_Death | None, Failure | None]:
+    """Return the first of several failures and what its log shows. One that waited for another rank
+    comes behind one with a cause, or an exception, of its own.
+    """
+    waited: tuple[_Death, Failure] | None = None
+    for death in deaths:
+        finding = _diagnosis(death, run)
+        if finding and finding.kind in _WAITED:
+            waited = waited or (death, finding)
+        elif waited is None or _has_own_cause(death, finding):
+            return death, finding
+    return waited or (None, None)
+
+
+def _has_own_cause(death: _Death, finding: Failure | None) -> bool:
+    if finding:
+        return finding.weight == CAUSE
+    return last_output(death.words, exceptions_only=True) != ""
 
 
 def _blame_nobody(error: OrchError, finding: Failure) -> OrchError:

@@ -101,6 +101,35 @@ def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_c
     )
 
 
+TIMEOUT = "RuntimeError: Timed out waiting 60000ms for recv operation to complete\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "signal", "code"),
+    [
+        pytest.param(MEMORY, "SIGTERM", None, id="a cause, and it hung while it ended"),
+        pytest.param(MEMORY, None, 1, id="a cause"),
+        pytest.param(
+            "Traceback (most recent call last):\nKeyError: 3\n", None, 1, id="an exception"
+        ),
+    ],
+)
+def test_a_rank_that_waited_for_another_is_not_named_before_it(
+    tmp_path: Path, text: str, signal: str | None, code: int | None
+) -> None:
+    run = RunDir(tmp_path / "r1")
+    said = {"node1": (0, TIMEOUT, None, 1), "node2": (1, text, signal, code)}
+    first = failed(run, said)
+    rival = RunError("rank 1 ended with exit code 1", kind="rank_failed", host="node2")
+    rivals = [rival] if code else []
+    error = with_cause(first, rivals, run, dict.fromkeys(said, {}))
+    assert error is not None and error.host == "node2"
+
+    run.log_path("node2", "rank-1.err").write_text(TIMEOUT)
+    error = with_cause(failed(run, {"node1": said["node1"]}), rivals, run, {})
+    assert error is not None and error.host == "node1"
+
+
 BOX = "-" * 74
 PARAGRAPHS = f"""{BOX}
 The component that was asked for was not found or
