@@ -16,7 +16,7 @@ if [ -z "${INSIDE:-}" ]; then
     tidy() {
         kill -KILL "$outer" 2>/dev/null || true
         wait "$outer" 2>/dev/null || true
-        find /sys/fs/cgroup -depth -type d -path '*/k8s.io/*' -exec rmdir {} + 2>/dev/null || true
+        find /sys/fs/cgroup -depth -type d '(' -name k8s.io -o -path '*/k8s.io/*' ')' -exec rmdir {} + 2>/dev/null || true
         rm -rf "$folder/run"
     }
     trap tidy EXIT
