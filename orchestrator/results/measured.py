@@ -100,7 +100,7 @@ def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:
 def content_of(cell: Cell) -> Content:
     """Return the tables of a diagnosis, computed from the readings of the good runs of a cell."""
     if cell.good:
-        return pair_tables.content(cell.spec, _repeats(cell))
+        return pair_tables.content(_repeats(cell))
     return Content()
 
 

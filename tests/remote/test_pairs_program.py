@@ -105,6 +105,21 @@ def test_the_lead_of_each_pair_prints_every_time_once(
     assert [one.closing for one in parsed[1:]] == [None] * (nodes * gpus - 1)
 
 
+def test_peers_meet_within_their_node_only(tmp_path: Path) -> None:
+    needs("torch")
+    arguments = ["--model", "peers", "--device", "cpu", "--steps", "2", "--iterations", "1"]
+    out = ranks(PROGRAM, [*arguments, "--size-bytes", "4096"], tmp_path, 3, nodes=2)
+    lines = [line for text in out for line in parse(text.encode(), FRAMEWORK.log).readings]
+    choices = {"nodes": 2, "gpus": 3, "steps": 2, "warmup_steps": 1, "options.size_bytes": "4096"}
+    spec = resolve(FRAMEWORK, "peers", device="cpu", choices=choices)
+    found = pair_times(spec, lines, {"nodes": ["node1", "node2"]})
+    assert {one.pair for one in found} == {
+        *combinations(range(3), 2),
+        *combinations(range(3, 6), 2),
+    }
+    assert ("node2 rank 0", "node2 rank 2") in {one.names for one in found}
+
+
 def test_more_bytes_take_longer(tmp_path: Path) -> None:
     needs("torch")
     fastest = {}  # which a busy machine spoils least

@@ -379,8 +379,8 @@ def _bars(
         judged += against_references(stage.name, group, references, unit_count)
         figures += figures_of(stage.name, group, references)
     for of_stage in made:
-        links = by_links(of_stage.stage.name, of_stage.results, record.device == "cpu")
-        judged += [*([links] if links else []), *_judge_expectations(of_stage)]
+        judged += by_links(of_stage.stage.name, of_stage.results, record.device == "cpu")
+        judged += _judge_expectations(of_stage)
     values = dict(dump_group(stage.name, group) for stage, group in by_name.values())
     return _OfBars(values, tuple(figures), confirm_suspects(judged), not_compared)
 
@@ -454,7 +454,7 @@ def _what_was_left_out(
     for of_stage in made:
         for reason, names_of_cells in by_reason(of_stage.bench.record().skipped).items():
             not_tested.setdefault(f"{of_stage.stage.name}, {names_of_cells}", reason)
-        is_pairs = any(run.measure.name == "pairs" for run in of_stage.results)
+        is_pairs = any(run.spec and run.spec.model == "pairs" for run in of_stage.results)
         if is_pairs and len(of_stage.hosts) < 3:
             not_tested[f"{of_stage.stage.name}, which link is slower"] = (
                 "two nodes form a single pair, which has no other to compare with"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.errors import DataError
@@ -15,7 +15,7 @@ from orchestrator.plural import plural, times
 from orchestrator.record import BenchDir
 from orchestrator.record.refusals import errors_before_runs, errors_between_runs
 from orchestrator.results import RunResult
-from orchestrator.results.links.pair_verdicts import pair_verdicts
+from orchestrator.results.links.pair_verdicts import Group, host_of, measured_groups
 from orchestrator.results.lost_links import lost_link_notes, reaches_nodes
 
 _ABOUT_THE_NODE = {
@@ -77,60 +77,67 @@ def by_checks(
                   tuple(findings))  # fmt: skip
 
 
-def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged | None:
-    """Judge nodes and links by the times of all pairs; None if no run measured pairs, or two nodes
-    are the only pair.
+def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Iterator[Judged]:
+    """Judge nodes and links, or devices and links of each node, by the times of all pairs; nothing
+    where two ends are the only pair.
     """
-    known = pair_verdicts(results)
-    if known is None or len(known[1]) < 3:
-        return None
-    result, names = known
+    for group in measured_groups(results):
+        if len(group.names) > 2:
+            yield _by_links_of(stage, results, on_cpu, group)
+
+
+def _by_links_of(
+    stage: str,
+    results: Sequence[RunResult],
+    on_cpu: bool,
+    group: Group,
+) -> Judged:
+    """Judge the ends of a group of pairs, and their links."""
+    result, names = group.culprits(), group.names
+    hosts = tuple(dict.fromkeys(map(host_of, names)))
+    kind, network = ("node", "network") if len(hosts) > 1 else ("device", "copies between devices")
     runs = tuple(run.run_id for run in results if run.is_good)
     findings = []
     for score in result.nodes:
         if score.named:
             reach = f"95 %: {score.interval.low:.1f} to {score.interval.high:.1f}"
-            text = f"network: {score.slower:.1f}x slower to {score.slow_to} of {score.partners} partners ({reach})"
-            findings.append(
-                Finding("node", names[score.node], (names[score.node],), FAIL, text, "", runs)
-            )
+            text = f"{network}: {score.slower:.1f}x slower to {score.slow_to} of {score.partners} partners ({reach})"
+            name = names[score.node]
+            findings.append(Finding(kind, name, (host_of(name),), FAIL, text, "", runs))
     for link in result.links:
         if link.named:
             ends = tuple(names[node] for node in link.pair)
             reach = f"95 %: {link.interval.low:.1f} to {link.interval.high:.1f}"
-            text = f"{link.slower:.1f}x slower than its nodes explain ({reach})"
-            findings.append(Finding("link", f"{ends[0]} to {ends[1]}", ends, FAIL, text, "", runs))
+            text = f"{link.slower:.1f}x slower than its {kind}s explain ({reach})"
+            of_link = tuple(dict.fromkeys(map(host_of, ends)))
+            findings.append(
+                Finding("link", f"{ends[0]} to {ends[1]}", of_link, FAIL, text, "", runs)
+            )
     if result.boundary:
-        groups = " and ".join(
+        sides = " and ".join(
             fold(names[node] for node in group) for group in result.boundary.groups
         )
-        text = f"between {groups}: {result.boundary.slower:.1f}x slower than within them, as across two switches"
-        findings.append(Finding("cluster", CLUSTER, tuple(names.values()), FAIL, text, "", runs))
+        text = f"between {sides}: {result.boundary.slower:.1f}x slower than within them, as across two switches"
+        findings.append(Finding("cluster", CLUSTER, hosts, FAIL, text, "", runs))
     asked = _ASKED_ON_CPU if on_cpu else _ASKED
     of_node, of_link = (
         f"{math.ceil(round(10 * times, 6)) / 10:.1f}x"
         for times in (result.seen_node, result.seen_link)
     )
-    power = f"a node {of_node} slower, or a link {of_link}, would have been found"
+    power = f"a {kind} {of_node} slower, or a link {of_link}, would have been found"
     worst = max((score.slower for score in result.nodes), default=1.0)
     of_worst = max((link.slower for link in result.links), default=1.0)
-    got = f"{power}; measured: nodes at most {worst:.2f}x, {len(result.links)} links at most {of_worst:.2f}x slower"
+    got = f"{power}; measured: {kind}s at most {worst:.2f}x, {len(result.links)} links at most {of_worst:.2f}x slower"
     has_failed = bool(findings)
     for score in result.nodes:
         if not score.named and score.slower > asked:
-            text = f"network: {score.slower:.1f}x slower, which noise alone may do here"
-            findings.append(
-                Finding(
-                    "node", names[score.node], (names[score.node],), UNDECIDED, text, _DECIDES, runs
-                )
-            )
+            text = f"{network}: {score.slower:.1f}x slower, which noise alone may do here"
+            name = names[score.node]
+            findings.append(Finding(kind, name, (host_of(name),), UNDECIDED, text, _DECIDES, runs))
     if max(result.seen_node, result.seen_link) > asked and not has_failed:
-        text = f"network: one {asked:g}x slower may be missed: {power}, by the noise of {result.sweeps} sweeps"
-        findings.append(
-            Finding("cluster", CLUSTER, tuple(names.values()), UNDECIDED, text, _DECIDES, runs)
-        )
-    bar = f"no node's network and no link is certainly slower than the others, where one {asked:g}x slower is found"
-    hosts = tuple(names.values())
+        text = f"{network}: one {asked:g}x slower may be missed: {power}, by the noise of {result.sweeps} sweeps"
+        findings.append(Finding("cluster", CLUSTER, hosts, UNDECIDED, text, _DECIDES, runs))
+    bar = f"no {kind}'s {network} and no link is certainly slower than the others, where one {asked:g}x slower is found"
     return Judged(stage, "links", bar, got, "docs/pairs.md", hosts, tuple(findings), power=power)
 
 

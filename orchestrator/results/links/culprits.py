@@ -125,6 +125,7 @@ class _Times:
     ordinary: Collection[Pair]
     base: float
     link_deviation: float
+    comparisons: int
 
     def of(self, node: int, other: int) -> Sequence[float]:
         return self.logs[min(node, other), max(node, other)]
@@ -133,14 +134,14 @@ class _Times:
         return self.centre[min(node, other), max(node, other)] - self.base
 
 
-def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Culprits:
+def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int, groups: int = 1) -> Culprits:
     """Return the diagnosis from the seconds by pair of ``nodes``: one value per sweep, in the same
-    order for all pairs.
+    order for all pairs. `LEVEL` holds for ``groups`` of as many nodes together.
 
     Two nodes form a single pair, which cannot be compared with another; of three, one node or one
     link can be named. The noise of a single sweep is unknown, so nothing is named then.
     """
-    prepared = _prepare_times(times, nodes)
+    prepared = _prepare_times(times, nodes, groups)
     scores = _scores(prepared)
     links = _links(prepared, scores)
     if accused := _find_culprits(prepared, scores, links):
@@ -161,7 +162,7 @@ def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Culprits:
     )
 
 
-def _prepare_times(times: Mapping[Pair, Sequence[float]], count: int) -> _Times:
+def _prepare_times(times: Mapping[Pair, Sequence[float]], count: int, groups: int) -> _Times:
     if sorted(times) != list(combinations(range(count), 2)):
         raise ValueError(f"expected every pair of {count} nodes")
     logs = {pair: list(map(math.log, times[pair])) for pair in sorted(times)}
@@ -181,9 +182,9 @@ def _prepare_times(times: Mapping[Pair, Sequence[float]], count: int) -> _Times:
         [deviation(values) if sweeps > 1 else 0.0 for values in logs.values()]
     ) / math.sqrt(sweeps)
     ordinary, base, scale = _ordinary(centre, count, noise)
-    return _Times(
-        count, sweeps, logs, centre, ordinary, base, math.sqrt(max(0.0, scale**2 - noise**2))
-    )
+    of_links = math.sqrt(max(0.0, scale**2 - noise**2))
+    comparisons = groups * (count + len(logs))
+    return _Times(count, sweeps, logs, centre, ordinary, base, of_links, comparisons)
 
 
 def _ordinary(
@@ -395,9 +396,8 @@ def _reach(prepared: _Times, effect: float, error: float) -> tuple[Interval, flo
     """
     if prepared.sweeps < 2:
         return Interval(0.0, math.inf, _SHOWN), 0.0
-    comparisons = prepared.count + len(prepared.logs)
     half = student(prepared.sweeps - 1, (1 + _SHOWN) / 2) * error
-    least = _factor(effect - student(prepared.sweeps - 1, 1 - LEVEL / comparisons) * error)
+    least = _factor(effect - student(prepared.sweeps - 1, 1 - LEVEL / prepared.comparisons) * error)
     return Interval(_factor(effect - half), _factor(effect + half), _SHOWN), least
 
 

@@ -1,4 +1,4 @@
-"""The results of `orch bench pairs` as sentences and tables: slow nodes and links, how certain they
+"""The results of `orch bench pairs` and `peers` as sentences and tables: slow nodes and links, how certain they
 are, and the least slowdown that was detectable.
 """
 
@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any
 
 from orchestrator.inventory import fold
 from orchestrator.results.diagnosis_tables import Content, Grid, Repeats
-from orchestrator.results.links.culprits import MARGIN, Culprits, Link, NodeScore, Pair, diagnosis
-from orchestrator.results.links.pair_times import BOTH, ONE_WAY, PING
+from orchestrator.results.links.culprits import MARGIN, Culprits, Link, NodeScore, Pair
+from orchestrator.results.links.pair_times import ONE_WAY, PING
+from orchestrator.results.links.pair_verdicts import Group, pair_groups
 from orchestrator.results.numbers.throughput import mean, median
-
-if TYPE_CHECKING:
-    from orchestrator.plan import RunSpec
 
 _WORST = 10
 _HIDDEN = 100.0
@@ -27,31 +26,30 @@ Way = tuple[int, int]
 """Sending node and receiving node."""
 
 
-def content(spec: RunSpec, repeats: Repeats) -> Content:
-    """Return the verdicts, a table of the nodes, one of the slowest links, and the speed of every
-    pair.
+def content(repeats: Repeats) -> Content:
+    """Return, of all nodes or of the devices of each node: the verdicts, a table of the ends, one of
+    the slowest links, and the speed of every pair.
     """
-    times: dict[str, dict[Pair, list[float]]] = {}
-    names: dict[int, str] = {}
-    for _, readings in repeats:
-        for reading in readings:
-            times.setdefault(reading.direction, {}).setdefault(reading.pair, []).extend(
-                reading.times_s
-            )
-            names |= dict(zip(reading.pair, reading.hosts, strict=True))
-    result = diagnosis(times[BOTH], spec.nodes)
-    ways = _ways(times)
-    size = spec.options["size_bytes"] * spec.gpus
+    parts = [_group_content(group) for group in pair_groups(one for _, of in repeats for one in of)]
+    grids, said, culprits = (tuple(chain(*of_all)) for of_all in zip(*parts, strict=True))
+    return Content(grids, said, culprits)
+
+
+def _group_content(group: Group) -> tuple[Sequence[Grid], Sequence[str], Sequence[str]]:
+    """Return the tables of a group, the lines to show above them, and its culprits."""
+    result, names, size = group.culprits(), group.names, group.size_bytes
+    ways = _ways(group.times)
     culprits = _culprits(result, names, ways)
-    ping_s = {pair: median(values) for pair, values in times[PING].items()}
+    ping_s = {pair: median(values) for pair, values in group.times[PING].items()}
     ping_ms = median(list(ping_s.values())) * 1e3
-    ordinary = f"an ordinary pair: {_rate(size, result.ordinary_s):.3g} GB/s each way at once, ping {ping_ms:.3g} ms"
+    of_group = "" if group.title == "nodes" else f" of {group.title}"
+    ordinary = f"an ordinary pair{of_group}: {_rate(size, result.ordinary_s):.3g} GB/s each way at once, ping {ping_ms:.3g} ms"
     grids = (
-        _node_grid(result, names, ways, ping_s),
+        _node_grid(group, result, ways, ping_s),
         _link_grid(result, names, size),
         _matrix(result, names, size),
     )
-    return Content(grids, (*(culprits or _nothing(result)), ordinary), culprits=culprits)
+    return grids, (*(culprits or _nothing(result, names)), ordinary), culprits
 
 
 def _ways(times: Mapping[str, Mapping[Pair, Sequence[float]]]) -> dict[Way, float]:
@@ -69,9 +67,7 @@ def _ways(times: Mapping[str, Mapping[Pair, Sequence[float]]]) -> dict[Way, floa
     return {way: math.exp(log - usual) for way, log in logs.items()}
 
 
-def _culprits(
-    result: Culprits, names: Mapping[int, str], ways: Mapping[Way, float]
-) -> tuple[str, ...]:
+def _culprits(result: Culprits, names: Sequence[str], ways: Mapping[Way, float]) -> tuple[str, ...]:
     texts = [
         _node_words(score, names, ways)
         for score in sorted(result.nodes, key=_slowest)
@@ -90,7 +86,7 @@ def _culprits(
     return tuple(texts)
 
 
-def _node_words(score: NodeScore, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
+def _node_words(score: NodeScore, names: Sequence[str], ways: Mapping[Way, float]) -> str:
     partners = "every partner"
     if score.slow_to != score.partners:
         partners = f"{score.slow_to} of {score.partners} partners"
@@ -103,7 +99,7 @@ def _node_words(score: NodeScore, names: Mapping[int, str], ways: Mapping[Way, f
     return f"{names[score.node]}: {score.slower:.1f}x slower to {partners} (95 %: {_reach(score)}){direction}"
 
 
-def _link_words(link: Link, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
+def _link_words(link: Link, names: Sequence[str], ways: Mapping[Way, float]) -> str:
     a, b = (names[node] for node in link.pair)
     direction = _slow_direction(
         ways[link.pair],
@@ -124,11 +120,12 @@ def _slow_direction(one_way: float, other_way: float, first: str, second: str) -
     return first if logs[0] > logs[1] else second
 
 
-def _nothing(result: Culprits) -> tuple[str, ...]:
+def _nothing(result: Culprits, names: Sequence[str]) -> tuple[str, ...]:
     relative = list(result.relative.values())
     if len(relative) == 1:
+        ends = " and ".join(names)
         return (
-            "two nodes form a single pair, which cannot be compared with another: no verdict. use three or more nodes",
+            f"{ends} form a single pair, which cannot be compared with another: no verdict. it takes three or more",
         )
     if result.sweeps < 2:
         return ("the noise of a single sweep is unknown: no verdict. use more --steps",)
@@ -145,8 +142,8 @@ def _nothing(result: Culprits) -> tuple[str, ...]:
 
 
 def _node_grid(
+    group: Group,
     result: Culprits,
-    names: Mapping[int, str],
     ways: Mapping[Way, float],
     ping_s: Mapping[Pair, float],
 ) -> Grid:
@@ -159,11 +156,12 @@ def _node_grid(
             f"{score.slow_to} of {score.partners}",
         )
         verdict = "slow" if score.named else ""
-        rows.append((names[score.node], *_score_cells(score), *shown, median(pings) * 1e3, verdict))
-    return Grid("nodes, to their median partner", _NODES, tuple(rows))
+        name = group.names[score.node]
+        rows.append((name, *_score_cells(score), *shown, median(pings) * 1e3, verdict))
+    return Grid(f"{group.title}, to their median partner", _NODES, tuple(rows))
 
 
-def _link_grid(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
+def _link_grid(result: Culprits, names: Sequence[str], size: int) -> Grid:
     rows = []
     for place, link in enumerate(sorted(result.links, key=_slowest)):
         if place < _WORST or link.named:
@@ -174,16 +172,16 @@ def _link_grid(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
     return Grid("slowest links, over what their nodes explain", _LINKS, tuple(rows))
 
 
-def _matrix(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
+def _matrix(result: Culprits, names: Sequence[str], size: int) -> Grid:
     rates: dict[Way, float] = {
         pair: _rate(size, result.ordinary_s * times) for pair, times in result.relative.items()
     }
-    order = sorted(names)
+    order = range(len(names))
     rows = []
     for node in order:
         of_node = (rates.get((min(node, other), max(node, other))) for other in order)
         rows.append((names[node], *of_node))
-    titles = ("node", *(names[node] for node in order))
+    titles = ("node", *names)
     return Grid("every pair, GB/s each way at once", titles, tuple(rows))
 
 

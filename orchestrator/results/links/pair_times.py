@@ -1,7 +1,8 @@
 """Read the times of each pair from the lines of `orch bench pairs`: every time exactly once, or an
 error.
 
-With several ranks per node the slowest counts: a pair is done when all its ranks are.
+With several ranks per node the slowest counts: a pair is done when all its ranks are. Of `orch bench
+peers` an end of a pair is one rank, and both are in one node.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _LONGEST_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class PairTimes:
-    """The seconds that a pair took in one direction, sweep by sweep. ``hosts`` are the names of the
-    pair's nodes; each of its ranks sent ``size_bytes``."""
+    """The seconds that a pair took in one direction, sweep by sweep. ``names`` are those of its nodes
+    or devices; each of these sent ``size_bytes``."""
 
     pair: Pair
-    hosts: tuple[str, str]
+    names: tuple[str, str]
     direction: str
     size_bytes: int
     times_s: tuple[float, ...]
@@ -45,7 +46,21 @@ def pair_times(
     if spec.options["all_reduce"]:
         directions["all-reduce"] = spec.options["size_bytes"]
     sweeps = spec.steps - spec.warmup_steps
-    expected = spec.nodes * (spec.nodes - 1) // 2 * len(directions) * sweeps * spec.gpus
+    hosts, of_device = observed["nodes"], "GPU" if spec.device == "cuda" else "rank"
+    names, places = tuple(hosts), spec.gpus
+    pairs = tuple(combinations(range(spec.nodes), 2))
+    if spec.model == "peers":
+        names, places = (
+            tuple(f"{host} {of_device} {k}" for host in hosts for k in range(spec.gpus)),
+            1,
+        )
+        pairs = tuple(
+            (first + a, first + b)
+            for first in range(0, len(names), spec.gpus)
+            for a, b in combinations(range(spec.gpus), 2)
+        )
+    known = set(pairs)
+    expected = len(pairs) * len(directions) * sweeps * places
     if len(lines) != expected:
         raise _damage_error(f"expected {expected} times of pairs, the logs have {len(lines)}")
     by_rank: dict[tuple[Pair, str, int], dict[int, float]] = {}
@@ -54,7 +69,7 @@ def pair_times(
             int(line[name]) for name in ("a", "b", "sweep", "local_rank", "size_bytes")
         )
         seconds, direction = float(line["time_s"]), line["direction"]
-        placed = 0 <= a < b < spec.nodes and 1 <= sweep <= sweeps and local_rank < spec.gpus
+        placed = (a, b) in known and 1 <= sweep <= sweeps and local_rank < places
         if not placed or directions.get(direction) != size_bytes or not 0 < seconds < _LONGEST_S:
             raise _damage_error(
                 f"expected a time of this run, got {' '.join(f'{name}={value}' for name, value in line.items())}"
@@ -62,18 +77,17 @@ def pair_times(
         times = by_rank.setdefault(((a, b), direction, sweep), {})
         if local_rank in times:
             raise _damage_error(
-                f"expected the time of nodes {a} and {b}, {direction}, sweep {sweep}, once, got it again"
+                f"expected the time of {names[a]} and {names[b]}, {direction}, sweep {sweep}, once, got it again"
             )
         times[local_rank] = seconds
-    hosts = observed["nodes"]
     # The number of times is right, all are distinct and all belong to this run, so none is missing.
     measured = []
-    for pair in combinations(range(spec.nodes), 2):
+    for pair in pairs:
         for direction, size_bytes in directions.items():
             of_sweeps = [by_rank[pair, direction, sweep] for sweep in range(1, sweeps + 1)]
             slowest = tuple(max(times.values()) for times in of_sweeps)
-            names = (hosts[pair[0]], hosts[pair[1]])
-            measured.append(PairTimes(pair, names, direction, size_bytes, slowest))
+            ends = (names[pair[0]], names[pair[1]])
+            measured.append(PairTimes(pair, ends, direction, places * size_bytes, slowest))
     return tuple(measured)
 
 

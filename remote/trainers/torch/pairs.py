@@ -1,5 +1,5 @@
-"""Measure the link between every two nodes, in rounds; the pairs of one round measure at the same
-time.
+"""Measure the link between every two nodes, or every two devices of each node, in rounds; the pairs
+of one round measure at the same time.
 
 Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, trainer.py and
 torch_ranks.py:
@@ -12,6 +12,9 @@ same others. With several ranks per node, rank k of one node measures with rank 
 at once. Each rank of the node with the lower rank, a, prints its own clock's times:
 
     orch pair sweep=1 round=3 a=0 b=5 local_rank=0 direction=both size_bytes=1048576 time_s=0.001234567
+
+With `--model peers` a pair is two ranks of a node, a and b are their ranks, and the nodes measure
+at the same time, each within itself.
 
 `a-to-b` and `b-to-a` are one way: from a's send until b's acknowledgement, or from a's request
 until b's data has arrived; `both` is both ways at once; `all-reduce` is one over all ranks of both
@@ -70,7 +73,7 @@ def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = trainer.options("device", "backend", "threads", "timeout_s", steps=21, warmup_steps=1)
     add = partial(trainer.add_option, parser)
-    add("model", "pairs", "", ["pairs"])
+    add("model", "pairs", "", ["pairs", "peers"])
     add("dtype", "fp32", "dtype of the all-reduce", ["fp32"])
     add("size_bytes", 64 << 20, "bytes that one rank sends at once")
     add("iterations", 5, "transfers per measurement; their median counts")
@@ -189,25 +192,28 @@ def measure(args: argparse.Namespace, world: World) -> dict[str, Any]:
     """Sweep over all pairs and print the times of this rank's clock if it leads."""
     me = world.me
     per_node = int(os.environ["LOCAL_WORLD_SIZE"])
-    nodes, node = me.world_size // per_node, me.rank // per_node
-    groups = pair_groups(nodes, per_node) if args.all_reduce else {}
+    ends, first, in_end = me.world_size // per_node, 0, per_node
+    if args.model == "peers":
+        ends, first, in_end = per_node, me.rank - me.local_rank, 1
+    own, place = (me.rank - first) // in_end, me.local_rank % in_end
+    groups = pair_groups(ends, per_node) if args.all_reduce else {}
     line = Line(world.device, args.size_bytes, me)
     for sweep in range(1 - args.warmup_steps, args.steps - args.warmup_steps + 1):
-        for number, pairs in enumerate(rounds(nodes, sweep), start=1):
+        for number, pairs in enumerate(rounds(ends, sweep), start=1):
             dist.barrier()
-            pair = next((pair for pair in pairs if node in pair), None)
+            pair = next((pair for pair in pairs if own in pair), None)
             if pair is None:
                 continue
             a, b = pair
-            line.meet((b if node == a else a) * per_node + me.local_rank, leads=node == a)
+            line.meet(first + (b if own == a else a) * in_end + place, leads=own == a)
             for direction, size_bytes, transfer in transfers(args, line, groups.get(pair)):
                 seconds = line.time_transfers(transfer, args.iterations)
                 if direction == "both" and sweep <= 1:
                     line.check()
                 if line.leads and sweep > 0:
                     trainer.say(
-                        f"pair sweep={sweep} round={number} a={a} b={b} local_rank={me.local_rank} direction={direction}"
-                        f" size_bytes={size_bytes} time_s={seconds:.9f}"
+                        f"pair sweep={sweep} round={number} a={first + a} b={first + b} local_rank={place}"
+                        f" direction={direction} size_bytes={size_bytes} time_s={seconds:.9f}"
                     )
             line.incoming.zero_()
     return {}

@@ -55,7 +55,7 @@ def test_every_stage_of_a_suite_is_planned_or_says_why_not(name: str, gpus: int)
             assert plan.list_runs() and {cell.device for cell in plan.cells} == {hosts[0].device}
             if stage.name == "all-reduce-in-node":
                 assert plan.cells[0].options["group_ranks"] == 8
-    on_cpu = {"host-device", "all-reduce-in-node"} & {stage.name for stage in suite.stages}
+    on_cpu = {"host-device", "all-reduce-in-node", "peers"} & {stage.name for stage in suite.stages}
     assert set(impossible) == (set() if gpus else on_cpu)
 
 
@@ -147,7 +147,7 @@ def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_cer
     [
         (
             "quick",
-            "gate: first quick on 4 nodes, about 9m16s: checks, gemm, memory, host-device, all-reduce-in-node, pairs\n",
+            "gate: first quick on 4 nodes, about 9m36s: checks, gemm, memory, host-device, all-reduce-in-node, peers, pairs\n",
             0,
         ),
         (

@@ -18,6 +18,7 @@ from orchestrator.plan.measures import MEASURES
 from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import markdown
+from orchestrator.results.diagnosis_tables import Content
 from orchestrator.results.links.pair_tables import content
 from orchestrator.results.links.pair_times import PairTimes, pair_times
 from orchestrator.results.run import RunResult
@@ -65,9 +66,9 @@ def test_the_slowest_rank_of_a_pair_is_its_time() -> None:
     found = pair_times(spec, lines_of(spec), HOSTS)
     assert len(found) == 3 * 4
     assert found[2] == PairTimes(
-        (0, 1), ("node1", "node2"), "both", 1000000, (0.0022, 0.0022, 0.0022)
+        (0, 1), ("node1", "node2"), "both", 2000000, (0.0022, 0.0022, 0.0022)
     )
-    assert found[-1] == PairTimes((1, 2), ("node2", "node3"), "ping", 8, (5.5e-05,) * 3)
+    assert found[-1] == PairTimes((1, 2), ("node2", "node3"), "ping", 16, (5.5e-05,) * 3)
 
 
 def changed(number: int, **values: Any) -> Any:
@@ -81,7 +82,7 @@ def changed(number: int, **values: Any) -> Any:
         (lambda lines: [*lines, lines[0]], "expected 72 times of pairs, the logs have 73"),
         (
             lambda lines: [*lines[:-1], lines[0]],
-            "nodes 0 and 1, a-to-b, sweep 1, once, got it again",
+            "node1 and node2, a-to-b, sweep 1, once, got it again",
         ),
         (changed(0, b="3"), "expected a time of this run, got sweep=1 round=1 a=0 b=3"),
         (changed(0, a="1"), "a=1 b=1"),
@@ -113,10 +114,10 @@ def test_a_time_that_is_no_number_is_no_line(time_s: str) -> None:
 def told(spec: RunSpec, slow: dict[tuple[int, int, str], float], sweeps: int = 3) -> Any:
     found = pair_times(spec, lines_of(spec, slow), HOSTS)
     cut = [
-        PairTimes(one.pair, one.hosts, one.direction, one.size_bytes, one.times_s[:sweeps])
+        PairTimes(one.pair, one.names, one.direction, one.size_bytes, one.times_s[:sweeps])
         for one in found
     ]
-    return content(spec, [(1, cut)])
+    return content([(1, cut)])
 
 
 def of_node(
@@ -180,7 +181,7 @@ def test_two_groups_are_told_as_a_boundary() -> None:
         (
             spec_of(nodes=2, gpus=1),
             3,
-            "two nodes form a single pair, which cannot be compared with another: no verdict. use three or more nodes",
+            "node1 and node2 form a single pair, which cannot be compared with another: no verdict. it takes three or more",
         ),
         (
             spec_of(nodes=4, gpus=1),
@@ -208,7 +209,57 @@ def test_sweeps_of_several_runs_count_together() -> None:
         pair_times(spec, lines_of(spec, of_node(1, times)), HOSTS) for times in (2.0, 8.0)
     )
     # The middle of 2 and 8 times, in logarithms.
-    assert content(spec, [(1, one), (2, other)]).grids[0].rows[1][1] == pytest.approx(4.0)
+    assert content([(1, one), (2, other)]).grids[0].rows[1][1] == pytest.approx(4.0)
+
+
+def peers_of(nodes: int, gpus: int, slow: dict[tuple[int, int], float]) -> Content:
+    """What is told of the devices of each node, whose links take 2 ms both ways, or more."""
+    choices: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "steps": 4, "warmup_steps": 1}
+    choices["options.size_bytes"] = "1000000"
+    spec = resolve(FRAMEWORK, "peers", device="cpu", choices=choices)
+    sizes = {"a-to-b": 1000000, "b-to-a": 1000000, "both": 1000000, "ping": 8}
+    lines = [
+        line(sweep=sweep, round=1, a=first + a, b=first + b, local_rank=0, direction=way, size_bytes=size,
+             time_s=f"{2e-3 * slow.get((first + a, first + b), 1.0):.9f}")
+        for sweep in (1, 2, 3) for first in range(0, nodes * gpus, gpus)
+        for a, b in combinations(range(gpus), 2) for way, size in sizes.items()
+    ]  # fmt: skip
+    return content([(1, pair_times(spec, lines, {"nodes": HOSTS["nodes"][:nodes]}))])
+
+
+def test_devices_are_compared_within_their_node() -> None:
+    # Device 1 of node2, and the whole of node3, which is slower than the others and even in itself.
+    slow = {pair: 3.0 for pair in combinations(range(4, 8), 2) if 5 in pair}
+    slow |= dict.fromkeys(combinations(range(8, 12), 2), 2.0)
+    found = peers_of(3, 4, slow)
+    assert found.culprits == ("node2 rank 1: 3.0x slower to every partner (95 %: 3.0 to 3.0)",)
+    rates = [words for words in found.said if words.startswith("an ordinary pair")]
+    assert [words.split(", ")[0] for words in rates] == [
+        "an ordinary pair of devices of node1: 0.5 GB/s each way at once",
+        "an ordinary pair of devices of node2: 0.5 GB/s each way at once",
+        "an ordinary pair of devices of node3: 0.25 GB/s each way at once",
+    ]
+    assert [row[0] for row in found.grids[3].rows] == [f"node2 rank {place}" for place in range(4)]
+
+
+def test_a_pair_across_two_nodes_is_no_pair_of_peers() -> None:
+    spec = resolve(
+        FRAMEWORK,
+        "peers",
+        device="cpu",
+        choices={"nodes": 2, "gpus": 2, "steps": 2, "warmup_steps": 1},
+    )
+    size = spec.options["size_bytes"]
+    ways = {"a-to-b": size, "b-to-a": size, "both": size, "ping": 8}
+    lines = [
+        line(
+            sweep=1, round=1, a=a, b=b, local_rank=0, direction=way, size_bytes=bytes_, time_s="0.1"
+        )
+        for a, b in ((0, 1), (1, 2))
+        for way, bytes_ in ways.items()
+    ]
+    with pytest.raises(DataError, match="expected a time of this run, got sweep=1 round=1 a=1 b=2"):
+        pair_times(spec, lines, {"nodes": ["node1", "node2"]})
 
 
 def summary_of(nodes: int, slow: dict[tuple[int, int, str], float]) -> Summary:
