@@ -196,6 +196,7 @@ FRAMEWORKS = {
     "gemm": "torch trainer torch_ranks device_bench",
     "memory_bandwidth": "torch trainer torch_ranks device_bench known_values",
     "host_device": "torch trainer torch_ranks device_bench known_values",
+    "device_test": "torch gemm host_device memory_bandwidth device_bench known_values torch_ranks torch_timing",
     "train_tensorflow": "tensorflow trainer rank_parts rank_progress tf_models tf_ranks tf_images",
     "tf_models": "tensorflow",
     "tf_ranks": "tensorflow trainer",

@@ -4,7 +4,7 @@
 These files are not sent to a node one by one. `orchestrator.plan.bundle` joins a part and
 everything it imports into one text with one shared namespace. A name may therefore be defined in
 one part only, and parts import each other only by
-``from noderun.PART import NAME``. There are five such texts, each named after its last part.
+``from noderun.PART import NAME``. There are six such texts, each named after its last part.
 
 ``serve`` is the node runner. It works in two ways.
 
@@ -27,6 +27,7 @@ start at the same moment.
 
 ``telemetry`` samples the node while a run lasts, in a process that the supervisor forks.
 Preflight starts ``container_probe`` in a container, and ``orch check --audit`` runs ``host_audit``.
+``node_test`` is for nodes without a controller: ``orch accept sentinel`` writes it as a file.
 
 Modules that only some requests need are imported inside those requests: every request on every node
 starts this program anew.

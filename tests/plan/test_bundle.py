@@ -33,6 +33,7 @@ BUNDLES = {
     "container_probe": probe_source,
     "telemetry": telemetry_source,
     "host_audit": lambda: node_program("host_audit"),
+    "node_test": lambda: node_program("node_test"),
 }
 
 

@@ -14,6 +14,7 @@ from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.option_rows import Given, takes
 from orchestrator.cli.options import forget_path, print_json, select, tell_path, template_bases
 from orchestrator.cli.unreachable import select_reachable
+from orchestrator.features.accept import sentinel
 from orchestrator.features.accept.completion import suites
 from orchestrator.features.accept.node_verdicts import remember
 from orchestrator.features.accept.suite_plan import SuitePlan, plan_suite, show
@@ -36,7 +37,7 @@ def accept(
         typer.Argument(
             metavar="SUITE",
             autocompletion=suites,
-            help="quick, accept, soak, a suite in suites/ of the project, or a file.",
+            help="quick, accept, soak, a suite in suites/ of the project, or a file; or sentinel.",
         ),
     ] = "accept",
     *,
@@ -59,15 +60,20 @@ def accept(
 
     Writes a certificate: a page, JSON and a sealed archive. Exits with 0 if all pass, 5 if a node,
     a link or the cluster fails, 6 if that is undecided.
+
+    sentinel writes orch-node-test instead, a program that tests a node between acceptances, by itself.
     """
     from orchestrator.errors import ConfigError
     from orchestrator.plan import Limits
     from orchestrator.plan.option_values import seconds
 
     budget, as_json = given["budget"], given["json"]
+    bases = template_bases(given["templates"])
+    if suite == sentinel.NAME:
+        sentinel.write_node_test(given["output"] or Path(sentinel.FILE), bases)
+        return
     if not dry_run:
         forget_path(given["output"])
-    bases = template_bases(given["templates"])
     selection = select(given["hosts"], given["exclude"])
     selection = without_suspects(selection, given["with_suspects"])
     budget_s = seconds(budget, "--budget") if budget else None

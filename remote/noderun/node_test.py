@@ -1,0 +1,508 @@
+"""The node test: time every device of this node for some seconds, add that to the evidence of all
+its looks before, and say whether a device is slow.
+
+``orch accept sentinel`` joins this file, what it imports, and the programs that time devices into
+one file, `orch-node-test`. It needs no controller, no network and no other file: it is for prologs,
+epilogs, health checks and cron. It changes nothing on the node; ``--on-fail`` is what acts.
+"""
+
+import argparse
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+
+from noderun.evidence import RECENT_S, add_look, score_limit, slow_looks
+from noderun.files import open_regular
+from noderun.prctl import die_with_parent
+from noderun.records import write_json
+from noderun.sysfs import first_line
+from noderun.vendor_tools import TOLD_S, begin, collect_output
+from noderun.vendors import VENDORS
+
+METRICS = {
+    "gemm": "TFLOP/s of a matrix product",
+    "memory": "GB/s of its memory",
+    "h2d": "GB/s from the host",
+    "d2h": "GB/s to the host",
+    "peer": "GB/s from a peer",
+}
+VERSION = 1
+GOOD, NOT_MEASURED, BAD = "good", "not measured", "failed"
+STATUS = {GOOD: 0, NOT_MEASURED: 0, BAD: 5}
+MOST_STATE_BYTES = 1 << 25
+START_S, HOOK_S, REAP_S = 120, 60, 15
+WORDS = {"peers": "its peers", "past": "its past", "reference": "the reference"}
+
+
+VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
+"""The variable that takes UUIDs of the GPUs that a program may use."""
+
+
+class Unusable(Exception):
+    """Why nothing can be tested here; the exit status is 2."""
+
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+def find_devices(folder):
+    """Return {identity: {"name", "serial", "variable"}} of the GPUs, in the order of PCI addresses,
+    or of the processor where there are none; and the ids of processes that compute on the GPUs.
+    """
+    for vendor in VENDORS:
+        uuids = [uuid for _, uuid in vendor.numbered_gpus("/") if uuid]
+        if not uuids:
+            continue
+        started = [
+            begin(vendor.reports[name], folder)
+            for name in vendor.listings
+            if name in vendor.reports
+        ]
+        told = "".join(
+            answer["text"] for answer in (collect_output(one, TOLD_S) for one in started) if answer
+        )
+        serials = dict(re.findall(r"(?s)<serial>([^<]+)</serial>.*?<uuid>([^<]+)</uuid>", told))
+        by_uuid = {uuid: serial for serial, uuid in serials.items()}
+        devices = {
+            uuid: {"serial": by_uuid.get(uuid, ""), "variable": VISIBLE[vendor.name]}
+            for uuid in uuids
+        }
+        return devices, sorted(set(re.findall(vendor.pid, told)), key=int)
+    identity = first_line("/etc/machine-id") or socket.gethostname()
+    serial = first_line("/sys/class/dmi/id/product_serial")
+    return {"cpu-" + identity: {"serial": serial, "variable": ""}}, []
+
+
+class Timer:
+    """A process that times one device; it ends with this one."""
+
+    def __init__(self, python, programs, device, variable, peer):
+        environment = dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
+        kind, threads = "cpu", len(os.sched_getaffinity(0))
+        if variable:
+            kind, threads = "cuda", 1
+            environment[variable] = ",".join([device, peer] if peer else [device])
+        self.process = subprocess.Popen(
+            [
+                python,
+                "-u",
+                os.path.join(programs, "device_test.py"),
+                "--device",
+                kind,
+                "--threads",
+                str(threads),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        self.rest = b""
+        self.error = ""
+
+    def ask(self, metric, seconds):
+        """Send a request; a process that is gone answers with its error."""
+        try:
+            self.process.stdin.write(("%s %g\n" % (metric, seconds)).encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def answer(self, deadline):
+        """Return the next answer; None if there is none until then, ``error`` says why."""
+        while b"\n" not in self.rest:
+            left_s = deadline - time.monotonic()
+            ready = select.select([self.process.stdout], [], [], max(0, left_s))[0]
+            block = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            if not block:
+                self.error = self.last_words() if ready else "no answer"
+                return None
+            self.rest += block
+        line, _, self.rest = self.rest.partition(b"\n")
+        return json.loads(line.decode())
+
+    def last_words(self):
+        """Return the last line that the process wrote before it ended."""
+        lines = self.process.stderr.read().decode("utf-8", "replace").strip().split("\n")
+        return "ended with %s: %s" % (self.process.wait(), lines[-1][:200])
+
+    def kill(self):
+        """Kill the process, unless it is reaped: then another group may have its number."""
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def reap(self, deadline):
+        """Wait for the end of a killed process, which a driver may take seconds to clean up, and the
+        next look would find on its GPU. One that hangs in a driver never ends.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.1, deadline - time.monotonic()))
+
+
+def time_devices(args, programs, devices):
+    """Return {device: {"name", "values": {metric: value}, "wrong": text, "error": text}}: all
+    devices are asked for the same metric at the same time.
+    """
+    order = list(devices)
+    timers, results = {}, {}
+    try:
+        for place, device in enumerate(order):
+            peer = order[(place + 1) % len(order)] if len(order) > 1 else ""
+            timers[device] = Timer(args.python, programs, device, devices[device]["variable"], peer)
+        answers = collect(timers, START_S)
+        for device in order:
+            results[device] = {"values": {}, "wrong": "", **(answers[device] or {"name": ""})}
+        for metric in METRICS:
+            asked = {device: timer for device, timer in timers.items() if not timer.error}
+            for timer in asked.values():
+                timer.ask(metric, args.seconds / len(METRICS))
+            for device, answer in collect(asked, START_S + 3 * args.seconds).items():
+                if answer and "value" in answer:
+                    results[device]["values"][metric] = answer["value"]
+                results[device]["wrong"] = results[device]["wrong"] or (answer or {}).get(
+                    "wrong", ""
+                )
+        for device, timer in timers.items():
+            results[device]["error"] = timer.error
+        return results
+    finally:
+        for timer in timers.values():
+            timer.kill()
+        deadline = time.monotonic() + REAP_S
+        for timer in timers.values():
+            timer.reap(deadline)
+
+
+def collect(timers, limit_s):
+    """Return the next answer of each timer, by device."""
+    deadline = time.monotonic() + limit_s
+    return {device: timer.answer(deadline) for device, timer in timers.items()}
+
+
+# --- what is known --------------------------------------------------------------------------------
+
+
+def load(path):
+    """Return what is known of devices. A file that cannot be read is put aside; a later version's is
+    left, and raises Unusable.
+    """
+    with open_regular(path) as handle:
+        text = b"" if handle is None else os.pread(handle, MOST_STATE_BYTES, 0)
+    if not text:
+        return {"version": VERSION, "devices": {}}
+    try:
+        state = json.loads(text.decode())
+        version = state["version"]
+        check_state(state)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        aside = "%s.unreadable-%d" % (path, time.time())
+        os.rename(path, aside)
+        sys.stderr.write("orch-node-test: %s cannot be read: it is now %s\n" % (path, aside))
+        return {"version": VERSION, "devices": {}}
+    if version > VERSION:
+        raise Unusable("%s is of a later version: expected %d, got %d" % (path, VERSION, version))
+    return state
+
+
+def check_state(state):
+    """Raise an error unless all parts that are used have their types."""
+    for device in state["devices"].values():
+        device["name"], device["first"] + device["last"] + device["looks"], device["serial"]
+        for metric in device["metrics"].values():
+            for values in metric["values"].values():
+                sum(when + value for when, value in values)
+            for score in metric["scores"].values():
+                (
+                    score["score"]
+                    + score["slow"]
+                    + score["looks"]
+                    + score["since"]
+                    + sum(score["slower"])
+                )
+                score["named"]
+
+
+def remember(state, results, devices, now):
+    """Add devices that answered, with their names, and the time of this look."""
+    for device, result in results.items():
+        if result["values"]:
+            known = state["devices"].setdefault(
+                device, {"first": now, "looks": 0, "metrics": {}, "serial": "", "name": ""}
+            )
+            known["name"], known["last"] = result["name"], now
+            known["serial"] = devices[device]["serial"] or known["serial"]
+            known["looks"] += 1
+
+
+# --- the verdict ----------------------------------------------------------------------------------
+
+
+def judge(args, state, results, present, limit):
+    """Return {device: reason} of the devices that fail, and {device: remark} of those that need
+    more looks.
+    """
+    failed, watched = {}, {}
+    for device, known in state["devices"].items():
+        if device not in present:
+            failed[device] = "was here on %s, and is not now" % day(known["last"])
+    for device, result in results.items():
+        if result["error"]:
+            failed[device] = result["error"]
+        if result["wrong"]:
+            failed[device] = result["wrong"]
+    for device in present:
+        scores = [
+            (metric, key, score)
+            for metric, of_metric in state["devices"]
+            .get(device, {"metrics": {}})["metrics"]
+            .items()
+            for key, score in of_metric["scores"].items()
+        ]
+        for metric, key, score in sorted(scores, key=lambda found: -found[2]["score"]):
+            text = "%s %.1f%% slower than %s in %d of %d looks since %s" % (
+                metric, 100 * middle(score["slower"]), WORDS[key], score["slow"], score["looks"], day(score["since"]),
+            )  # fmt: skip
+            if score["named"]:
+                failed.setdefault(device, text)
+            elif score["score"] > limit / 2:
+                watched.setdefault(device, text)
+    gpus = sum(bool(device["variable"]) for device in present.values())
+    if gpus < args.gpus:
+        failed["node"] = "expected %d GPUs, found %d" % (args.gpus, gpus)
+    return failed, watched
+
+
+def middle(values):
+    """Return the upper median; 0 of nothing."""
+    return sorted(values)[len(values) // 2] if values else 0.0
+
+
+def day(when):
+    """Return a time in UTC, to the minute."""
+    return time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(when))
+
+
+# --- main -----------------------------------------------------------------------------------------
+
+
+def parse(argv):
+    """Return the command line. Raises SystemExit with status 2."""
+    parser = argparse.ArgumentParser(
+        prog="orch-node-test",
+        description="Time the devices of this node, and say whether one is slow, by the evidence of all looks so far.",
+        epilog="Exit status: 0 good or not measured, 5 a device fails, 2 the test cannot be made here.",
+    )
+    own = "/var/lib/orch-node-test" if os.geteuid() == 0 else "~/.local/state/orch-node-test"
+    add = parser.add_argument
+    add(
+        "--state",
+        default=own,
+        metavar="DIR",
+        help="where the evidence is kept, local to the node; %(default)s",
+    )
+    add("--python", default=sys.executable, help="the Python that has PyTorch; %(default)s")
+    add(
+        "--seconds",
+        type=positive,
+        default=20.0,
+        help="time for all measurements of a look; %(default)s",
+    )
+    add("--find", type=share, default=0.05, metavar="SHARE", help="the slowdown to find; 5%%")
+    add(
+        "--false-alarms",
+        type=positive,
+        default=1e-4,
+        metavar="RATE",
+        help="accepted for a node and day; %(default)s",
+    )
+    add(
+        "--interval",
+        type=float,
+        default=900.0,
+        metavar="SECONDS",
+        help="do not measure again before; %(default)s",
+    )
+    add(
+        "--recent",
+        type=float,
+        default=float(RECENT_S),
+        metavar="SECONDS",
+        help="looks that are no past yet; %(default)s",
+    )
+    add("--gpus", type=int, default=0, help="how many GPUs the node must have")
+    add(
+        "--on-fail",
+        default="",
+        metavar="COMMAND",
+        help="run by the shell when the verdict becomes failed, with ORCH_NODE, ORCH_DEVICE and ORCH_REASON",
+    )
+    add(
+        "--forget",
+        default="",
+        metavar="DEVICE",
+        help="drop what is known of a device that was repaired or taken out; all for every device",
+    )
+    add("--show", action="store_true", help="print the last verdict; measure nothing")
+    add("--json", action="store_true", help="print the evidence as JSON")
+    return parser.parse_args(argv)
+
+
+def positive(text):
+    """Return a number above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def share(text):
+    """Return a share of 0.5 to 100 %."""
+    value = positive(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+    if not 0.005 <= value <= 1:
+        raise ValueError(text)
+    return value
+
+
+def node_test_main(programs, references):
+    """Make one look, print one line, and exit. ``programs`` are those that time devices, {name:
+    base 64 of zlib}, ``references`` as in `add_look`.
+    """
+    args = parse(sys.argv[1:])
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        sys.exit(look(args, programs, references))
+    except Unusable as error:
+        sys.stderr.write("orch-node-test: %s\n" % error)
+        sys.exit(2)
+
+
+def look(args, programs, references):
+    """Measure if it is time, judge, tell, and act. Returns the exit status."""
+    folder = os.path.expanduser(args.state)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Unusable("--state: %s: %s" % (folder, error.strerror)) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        tell(args, NOT_MEASURED, "another look at this node is in progress", {})
+        return STATUS[NOT_MEASURED]
+    path = os.path.join(folder, "evidence.json")
+    state = load(path)
+    for device in [one for one in state["devices"] if args.forget in (one, "all")]:
+        del state["devices"][device]
+    devices, computing = find_devices(folder)
+    now, why_not = time.time(), ""
+    waited_s = now - max([known["last"] for known in state["devices"].values()], default=0)
+    if args.show or args.forget or 0 <= waited_s < args.interval:
+        why_not = "" if args.show or args.forget else "measured %.0f s ago" % waited_s
+    elif computing:
+        why_not = "in use by process %s" % ", ".join(computing)
+    limit = score_limit(
+        len(devices), len(METRICS), max(1.0, 86400 / max(1.0, args.interval)), args.false_alarms
+    )
+    results = {}
+    if not (why_not or args.show or args.forget):
+        results = measure(args, programs, devices, folder)
+        remember(state, results, devices, now)
+        values = {
+            device: result["values"] for device, result in results.items() if result["values"]
+        }
+        add_look(state["devices"], values, now, args.find, limit, references, args.recent)
+    failed, watched = judge(args, state, results, devices, limit)
+    verdict = BAD if failed else NOT_MEASURED if why_not else GOOD
+    reason = "; ".join(
+        "%s: %s" % (name_of_device(state, device), text)
+        for device, text in {**watched, **failed}.items()
+    )
+    reason = "; ".join(filter(None, [reason, why_not]))
+    act(args, state, failed)
+    write_json(path, state)
+    tell(args, verdict, reason, {"devices": state["devices"], "present": sorted(devices), "failed": failed, "watched": watched,
+                                 "measured": results, "slow_looks": slow_looks(limit)})  # fmt: skip
+    return STATUS[verdict]
+
+
+def measure(args, programs, devices, folder):
+    """Time all devices with the programs in a folder that is removed again. Raises Unusable if none
+    could be timed because of the Python.
+    """
+    place = tempfile.mkdtemp(prefix="orch-node-test-", dir=folder)
+    try:
+        for name, text in programs.items():
+            with open(os.path.join(place, name), "wb") as file:
+                file.write(zlib.decompress(base64.b64decode(text)))
+        results = time_devices(args, place, devices)
+    except OSError as error:
+        raise Unusable("%s: %s" % (error.filename or folder, error.strerror)) from None
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    errors = [result["error"] for result in results.values()]
+    if all("ModuleNotFoundError" in error for error in errors):
+        raise Unusable("--python: %s: %s" % (args.python, errors[0]))
+    return results
+
+
+def name_of_device(state, device):
+    """Return a device with its serial number and name, where they are known."""
+    known = state["devices"].get(device, {})
+    words = [("serial " + known["serial"]) if known.get("serial") else "", known.get("name", "")]
+    words = ", ".join(filter(None, words))
+    return "%s (%s)" % (device, words) if words else device
+
+
+def act(args, state, failed):
+    """Run the command of ``--on-fail`` for each device that has just failed; again next time if it
+    fails itself.
+    """
+    done = state.setdefault("acted", {})
+    for device in [one for one in done if one not in failed]:
+        del done[device]
+    for device, reason in failed.items():
+        if args.on_fail and device not in done:
+            environment = dict(
+                os.environ, ORCH_NODE=socket.gethostname(), ORCH_DEVICE=device, ORCH_REASON=reason
+            )
+            try:
+                code = subprocess.call(
+                    args.on_fail,
+                    shell=True,
+                    env=environment,
+                    timeout=HOOK_S,
+                    stdin=subprocess.DEVNULL,
+                )
+            except subprocess.TimeoutExpired:
+                code = "no end within %d s" % HOOK_S
+            if code == 0:
+                done[device] = time.time()
+            else:
+                sys.stderr.write("orch-node-test: --on-fail: %s\n" % code)
+
+
+def tell(args, verdict, reason, evidence):
+    """Print the verdict, as a line or as JSON."""
+    if args.json:
+        answer = {"node": socket.gethostname(), "verdict": verdict, "reason": reason, **evidence}
+        print(json.dumps(answer, sort_keys=True))
+    else:
+        print(
+            "orch-node-test %s: %s%s"
+            % (socket.gethostname(), verdict, ": " + reason if reason else "")
+        )
