@@ -2,9 +2,8 @@
 
     PYTHONPATH=. python benchmarks/accusations.py [--clusters 1000] [--nodes 16,64,256] [--repeats 3,5,9] [--noise WORD,WORD]
 
-Each node of a cluster differs from its peers by a lasting share of 0.5 % (standard deviation), each
-measurement has noise of its own, and all nodes share a drift from repeat to repeat. A clean cluster
-has no other difference; in the others one node is slower by 3, 5, 6 or 10 %. The margin is 3 %.
+The clusters are those of `clusters.py`. A clean one has no difference but noise and what equal
+nodes differ by; in the others one node is slower by 3, 5, 6 or 10 %. The margin is 3 %.
 Printed are, for each kind of noise, size and number of repeats, the clean clusters with a node
 failed; of a twentieth of them, those that the bar leaves undecided, and in how many repeats it says
 that a node 6 % slow is found; and, of a fifth as many clusters with a slow node, the share in which
@@ -23,116 +22,17 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import product
 from statistics import median
 
+from benchmarks.clusters import NOISE, cluster
 from orchestrator.features.accept.peer_power import find_least_slowdown, repeats_that_find
 from orchestrator.features.accept.peers import Peers, against_peers
 
-NATURAL, MARGIN, FIND = 0.005, 0.03, 0.06
-# Residuals of three repeats each of ten configurations of ResNet-50 on H200, in % of the speed,
-# scaled to a standard deviation with two degrees of freedom: all rows with n = 3 in
-# docs/results/*.json.
-MEASURED = (
-    -0.715, -0.324, -0.281, -0.235, -0.188, -0.111, -0.099, -0.092, -0.042, -0.041, -0.036, -0.031, -0.03, -0.006, 0.004,
-    0.025, 0.027, 0.032, 0.036, 0.072, 0.086, 0.088, 0.1, 0.142, 0.182, 0.191, 0.254, 0.276, 0.32, 0.395,
-)  # fmt: skip
-Noise = Callable[[random.Random, int], list[float]]
-"""Returns the noise of one node in so many repeats, in logarithms of its speed."""
-
-
-def each(draw: Callable[[random.Random], float]) -> Noise:
-    """Return noise of which each repeat is drawn by itself."""
-    return lambda generator, repeats: [draw(generator) for _ in range(repeats)]
-
-
-def _heavy(generator: random.Random, scale: float) -> float:
-    """Return a value of Student's t with 3 degrees of freedom, times ``scale``."""
-    chi = sum(generator.gauss(0, 1) ** 2 for _ in range(3))
-    return scale * generator.gauss(0, 1) / math.sqrt(chi / 3)
-
-
-def _laplace(generator: random.Random, scale: float) -> float:
-    return generator.choice((-1, 1)) * generator.expovariate(1 / scale)
-
-
-def _measured(generator: random.Random, factor: float) -> float:
-    return factor * generator.choice(MEASURED) / 100
-
-
-def _sometimes(generator: random.Random, share: float, slower: float) -> float:
-    """Return measured noise, with a share of the measurements slower because something else runs on
-    the node.
-    """
-    return _measured(generator, 1.0) - (slower if generator.random() < share else 0.0)
-
-
-def _one_sided(generator: random.Random, scale: float) -> float:
-    return -generator.expovariate(1 / scale)
-
-
-def _lognormal(generator: random.Random, scale: float) -> float:
-    return -scale * math.exp(generator.gauss(0, 1))
-
-
-def _carried(generator: random.Random, repeats: int, carried: float, scale: float) -> list[float]:
-    """Return normal noise of which a share is carried from repeat to repeat."""
-    noise = [generator.gauss(0, scale)]
-    while len(noise) < repeats:
-        noise.append(carried * noise[-1] + math.sqrt(1 - carried**2) * generator.gauss(0, scale))
-    return noise
-
-
-def _staying(
-    generator: random.Random, repeats: int, share: float, slower: float, stays: float
-) -> list[float]:
-    """Return measured noise, with a share of the measurements slower; each stays as the last one
-    with a chance of ``stays``.
-    """
-    noise, is_slow = [], generator.random() < share
-    for _ in range(repeats):
-        noise.append(_measured(generator, 1.0) - (slower if is_slow else 0.0))
-        if generator.random() >= stays:
-            is_slow = generator.random() < share
-    return noise
-
-
-NOISE: Mapping[str, Noise] = {
-    "measured": each(partial(_measured, factor=1.0)),
-    "measured, five times": each(partial(_measured, factor=5.0)),
-    "normal, 1 %": each(lambda generator: generator.gauss(0, 0.01)),
-    "Laplace, 1 %": each(partial(_laplace, scale=0.01)),
-    "t with 3 degrees, 1 %": each(partial(_heavy, scale=0.01)),
-    "t with 3 degrees, 3 %": each(partial(_heavy, scale=0.03)),
-    "one in 20 slower by 10 %": each(partial(_sometimes, share=0.05, slower=0.10)),
-    "one in 10 slower by 6 %": each(partial(_sometimes, share=0.1, slower=0.06)),
-    "one in 4 slower by 6 %": each(partial(_sometimes, share=0.25, slower=0.06)),
-    "one in 3 slower by 6 %": each(partial(_sometimes, share=1 / 3, slower=0.06)),
-    "one-sided, exponential 2 %": each(partial(_one_sided, scale=0.02)),
-    "one-sided, lognormal 2 %": each(partial(_lognormal, scale=0.02)),
-    "normal, 1 %, 0.6 carried on": partial(_carried, carried=0.6, scale=0.01),
-    "one in 4 slower by 6 %, half stay": partial(_staying, share=0.25, slower=0.06, stays=0.5),
-    "one in 10 slower by 10 %, three in four stay": partial(
-        _staying, share=0.1, slower=0.10, stays=0.75
-    ),
-}
-
-
-def cluster(
-    generator: random.Random, nodes: int, repeats: int, noise: Noise, slow: float = 0.0
-) -> dict[str, list[float]]:
-    """Return the speeds of each node, repeat by repeat; node 0 is slower by the share ``slow``."""
-    drift = _carried(generator, repeats, 0.8, 0.03)
-    values = {}
-    for node in range(nodes):
-        lasting = generator.gauss(0, NATURAL) - (math.log1p(slow) if node == 0 else 0.0)
-        logs = zip(drift, noise(generator, repeats), strict=True)
-        values[str(node)] = [math.exp(lasting + shared + own) for shared, own in logs]
-    return values
+MARGIN, FIND = 0.03, 0.06
 
 
 def judged(values: Mapping[str, list[float]], margin: float = MARGIN) -> Peers:

@@ -31,7 +31,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from benchmarks.accusations import MEASURED
+from benchmarks.clusters import MEASURED
 from noderun.evidence import add_look, score_limit, slow_looks
 
 METRICS = ("gemm", "memory")

@@ -1,6 +1,6 @@
 """Accuracy of the learned start of the steady state, on series of step times whose start is known.
 
-    python benchmarks/steady_start.py [--runs 500] [--steps 120] [--warmup-steps 20]
+    PYTHONPATH=. python benchmarks/steady_start.py [--runs 500] [--steps 120] [--warmup-steps 20]
 
 Step times have the noise named in the first column (see benchmarks/steadiness.py) and the warm-up
 named in the head of each other column. Each field has the share of runs, in %, that are said to
@@ -16,8 +16,7 @@ import math
 import random
 from collections.abc import Callable
 
-from steadiness import NOISES
-
+from benchmarks.steadiness import NOISES
 from orchestrator.results.numbers.steady_start import steady_start
 from orchestrator.results.numbers.throughput import Stretch
 

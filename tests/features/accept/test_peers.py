@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.accusations import NOISE, Counted, Part, cluster, counted, each, judged, named
+from benchmarks.accusations import Counted, Part, counted, judged, named
+from benchmarks.clusters import NOISE, cluster, each
 from orchestrator.features.accept.peer_power import find_least_slowdown, repeats_that_find
 from orchestrator.features.accept.peers import against_peers
 

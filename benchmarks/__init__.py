@@ -1,0 +1,1 @@
+"""Programs that measure how fast, exact and reliable the orchestrator is."""
