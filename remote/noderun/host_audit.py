@@ -15,7 +15,7 @@ from noderun.tenancy import tenancy
 from noderun.vendor_tools import begin, collect_output
 
 MARK = "ORCH-AUDIT "
-PROGRAM_S = 5
+PROGRAM_S = 20
 MOST_BYTES = 1 << 16
 ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 PROGRAMS = {

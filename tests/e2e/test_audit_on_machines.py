@@ -89,15 +89,24 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
 
 
 def findings(controller: Controller) -> Findings:
-    """Return the names and words of findings by node; each has a cure."""
+    """Return the names and words of findings by node; each has a cure. How far a clock is off
+    differs each time on an emulated processor: see `new_on`.
+    """
     words = ("check", "-f", "simulated", "--only", CHECKS.replace(" ", ","), "--json")
     done = controller.orch(*words, timeout_s=600)
+    assert done.code in (0, 3), done  # 3: one of them fails
     found: Findings = {"node1": set(), "node2": set()}
     for check in done.json["checks"]:
         if check["verdict"] != "ok":
             assert check["hint"], check
             found[check["host"]].add((check["name"], check["found"]))
     return found
+
+
+def new_on(node: str, found: Findings, clean: Findings, planted: str) -> set[tuple[str, str]]:
+    """Return what is found on a node and was not on the clean one."""
+    new = found[node] - clean[node]
+    return {(name, words) for name, words in new if name == planted or name != "clock"}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +124,7 @@ def test_what_is_planted_on_one_machine_is_found_there_alone(
         found = findings(controller)
     finally:
         machines.inside(controller.lab, "node2", restore)
-    assert found["node1"] == clean["node1"]
-    new = found["node2"] - clean["node2"]
+    assert new_on("node1", found, clean, name) == set()
+    new = new_on("node2", found, clean, name)
     assert new and {new_name for new_name, _ in new} == {name}, new
     assert any(words in text for _, text in new), new

@@ -25,7 +25,7 @@ from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.payload import node_program
 
 _MARK = b"ORCH-AUDIT "
-_LOOK_S = 60
+_LOOK_S = 120
 _FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")
 
 
