@@ -25,7 +25,6 @@ TOOLS = (
 )  # fmt: skip
 FILES = {
     "lmod": ("usr/share/lmod", "opt/apps/lmod", "usr/share/lmod/lmod"),
-    "pyxis": ("usr/share/pyxis", "usr/local/share/pyxis", "etc/slurm/plugstack.conf.d/pyxis.conf"),
     "nccl": ("usr/include/nccl.h", "usr/lib/x86_64-linux-gnu/libnccl.so.2", "usr/lib64/libnccl.so.2",
              "usr/lib/aarch64-linux-gnu/libnccl.so.2", "usr/local/lib/libnccl.so.2"),
     "hpc_sdk": ("opt/nvidia/hpc_sdk",),
@@ -49,6 +48,7 @@ def tenancy(root, folders, environment=os.environ):
     devices = [name for name in names_in(os.path.join(root, "dev")) if is_guarded(name)]
     found = [name for name in TOOLS if shutil.which(name, path=path)]
     found += [name for name, files in FILES.items() if has_any(root, files)]
+    found += ["pyxis"] if "--container-image" in said_by(path, "srun", "--help") else []
     return {
         "kernel": cpu,
         "kernels": sorted(name[8:] for name in boot if name.startswith("vmlinuz-")),
@@ -60,7 +60,7 @@ def tenancy(root, folders, environment=os.environ):
         "strangers": strangers(root),
         "tools": sorted(found),
         "token": os.access(os.path.join(root, TOKEN), os.R_OK),
-        "slurm": slurm_settings(shutil.which("scontrol", path=path)),
+        "slurm": slurm_settings(said_by(path, "scontrol", "show", "config")),
         "adopts": "pam_slurm" in whole(os.path.join(root, "etc/pam.d/sshd")),
     }
 
@@ -105,16 +105,16 @@ def strangers(root):
     return sum(FIRST_USER <= user < FIRST_DYNAMIC and user != os.geteuid() for user in users)
 
 
-def slurm_settings(program):
-    """Return {name: value} of settings of Slurm, as any of its users may ask for them; nothing
-    where there is no Slurm, or it does not answer.
-    """
-    answer = (
-        collect_output(begin([program, "show", "config"], "/tmp"), SLURM_S) if program else None
-    )
-    if not answer or answer["code"] != 0:
-        return {}
-    pairs = (line.partition("=") for line in answer["text"].splitlines())
+def said_by(path, name, *arguments):
+    """Return what a program says; empty where there is none, it fails, or does not answer."""
+    program = shutil.which(name, path=path)
+    answer = collect_output(begin((program,) + arguments, "/tmp"), SLURM_S) if program else None
+    return answer["text"] if answer and answer["code"] == 0 else ""
+
+
+def slurm_settings(text):
+    """Return {name: value} of settings of Slurm, as it tells them any of its users."""
+    pairs = (line.partition("=") for line in text.splitlines())
     told = {name.strip(): value.strip()[:MOST_VALUE] for name, sign, value in pairs if sign}
     return {
         name: "" if told[name] == "(null)" else told[name]
