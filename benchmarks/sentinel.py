@@ -30,10 +30,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 from benchmarks.clusters import MEASURED
-from noderun.evidence import add_look, score_limit, slow_looks
 
+evidence: Any = import_module("noderun.evidence")  # which has no types, for Python 3.6
 METRICS = ("gemm", "memory")
 FIND, ALARMS_PER_DAY, LOOKS_PER_DAY = 0.05, 1e-4, 96
 SLOWER = (0.03, 0.05, 0.10, 0.20)
@@ -105,14 +107,14 @@ def node(args: argparse.Namespace, noise: str, number: int) -> Outcome:
     """Return the outcome of one node."""
     generator = random.Random(f"{args.seed} {noise} {number}")
     names = [str(place) for place in range(args.devices)]
-    known = {name: {"name": "GPU", "metrics": {}} for name in names}
+    known: dict[str, Any] = {name: {"name": "GPU", "metrics": {}} for name in names}
     lasting = {(name, metric): generator.gauss(0, 0.007) for name in names for metric in METRICS}
     draws = {key: NOISE[noise]() for key in lasting}
     height, phase = generator.uniform(0, 0.02), generator.random()
     own_wave = {name: generator.gauss(0, 0.1) * height for name in names}
     slower = SLOWER[number % len(SLOWER)] if number >= args.nodes / 2 else 0.0
     slow_from = generator.uniform(args.days / 3, 2 * args.days / 3) * DAY_S if slower else math.inf
-    limit = score_limit(len(names), len(METRICS), LOOKS_PER_DAY, ALARMS_PER_DAY)
+    limit = evidence.score_limit(len(names), len(METRICS), LOOKS_PER_DAY, ALARMS_PER_DAY)
     outcome, named, drift, last, looks = Outcome(), set[str](), 0.0, 0.0, 0
     times = sorted(
         generator.uniform(0, args.days * DAY_S) for _ in range(round(args.days * args.looks))
@@ -127,7 +129,7 @@ def node(args: argparse.Namespace, noise: str, number: int) -> Outcome:
             time_log = own + drift + wave * (height + own_wave[name]) + slow
             time_log += draws[name, metric](generator, now)
             values.setdefault(name, {})[metric] = math.exp(-time_log)
-        add_look(known, values, now, FIND, limit)
+        evidence.add_look(known, values, now, FIND, limit)
         looks += now >= slow_from
         for name in names:
             scores = [
@@ -187,10 +189,10 @@ def main() -> None:
     parser.add_argument("--noise", default="", help="rows whose names contain one of these words")
     args = parser.parse_args()
     began = time.monotonic()
-    limit = score_limit(args.devices, len(METRICS), LOOKS_PER_DAY, ALARMS_PER_DAY)
+    limit = evidence.score_limit(args.devices, len(METRICS), LOOKS_PER_DAY, ALARMS_PER_DAY)
     print(
         f"{args.nodes} nodes of {args.devices} devices, {args.days} days, {args.looks} looks a day; "
-        f"a device is named after {slow_looks(limit)} slow looks or more"
+        f"a device is named after {evidence.slow_looks(limit)} slow looks or more"
     )
     heads = "   ".join(f"{slower:4.0%} slower    " for slower in SLOWER)
     print(f"{'noise':34} {'days':>7} {'n':>3} {'/10k d':>6} {'<':>6}   {heads}")

@@ -61,7 +61,7 @@ def tenancy(root, folders, environment=os.environ):
         "tools": sorted(found),
         "token": os.access(os.path.join(root, TOKEN), os.R_OK),
         "slurm": slurm_settings(said_by(path, "scontrol", "show", "config")),
-        "adopts": "pam_slurm" in whole(os.path.join(root, "etc/pam.d/sshd")),
+        "adopts": "pam_slurm" in text_below(os.path.join(root, "etc/pam.d/sshd")),
     }
 
 
@@ -80,7 +80,7 @@ def has_any(root, paths):
     return any(os.path.exists(os.path.join(root, path)) for path in paths)
 
 
-def whole(path):
+def text_below(path):
     """Return a small file as text; empty if it cannot be read."""
     try:
         with open(path, errors="replace") as file:
@@ -91,7 +91,7 @@ def whole(path):
 
 def is_virtual(root):
     """Return True on a virtual machine, as its processor says."""
-    flags = re.search(r"^flags\s*:(.*)$", whole(os.path.join(root, "proc/cpuinfo")), re.M)
+    flags = re.search(r"^flags\s*:(.*)$", text_below(os.path.join(root, "proc/cpuinfo")), re.M)
     return bool(flags and "hypervisor" in flags.group(1).split())
 
 

@@ -109,10 +109,8 @@ def _by_links_of(
             ends = tuple(names[node] for node in link.pair)
             reach = f"95 %: {link.interval.low:.1f} to {link.interval.high:.1f}"
             text = f"{link.slower:.1f}x slower than its {kind}s explain ({reach})"
-            of_link = tuple(dict.fromkeys(map(host_of, ends)))
-            findings.append(
-                Finding("link", f"{ends[0]} to {ends[1]}", of_link, FAIL, text, "", runs)
-            )
+            both = tuple(dict.fromkeys(map(host_of, ends)))
+            findings.append(Finding("link", f"{ends[0]} to {ends[1]}", both, FAIL, text, "", runs))
     if result.boundary:
         sides = " and ".join(
             fold(names[node] for node in group) for group in result.boundary.groups
