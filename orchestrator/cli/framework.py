@@ -206,7 +206,8 @@ def _sample(log: Path | None) -> str:
     if log is None:
         return ""
     try:
-        text = log.read_bytes().decode("utf-8", "replace")
+        with log.open("rb") as stream:
+            text = stream.read(4 * _LONGEST_SAMPLE).decode("utf-8", "replace")
     except OSError as error:
         raise ConfigError(
             f"expected a file that can be read, got {error.strerror}", where=f"--log {log}"

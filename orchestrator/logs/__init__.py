@@ -3,16 +3,16 @@
 May use `inventory`. Pure: nothing in this package opens a file.
 """
 
-from orchestrator.logs.columns import last_attempt
+from orchestrator.logs.columns import count_runs, last_attempt
 from orchestrator.logs.grammar import (
     FUNCTIONS,
-    MULTIPLIER,
     SETUP_LOG,
     SIZES,
     UNITS,
     Agreement,
     Header,
     LogGrammar,
+    is_multiplier,
     is_named,
     units_hint,
 )
@@ -20,7 +20,6 @@ from orchestrator.logs.steps import RankAggregate, StepSample
 
 __all__ = [
     "FUNCTIONS",
-    "MULTIPLIER",
     "SETUP_LOG",
     "SIZES",
     "UNITS",
@@ -29,6 +28,8 @@ __all__ = [
     "LogGrammar",
     "RankAggregate",
     "StepSample",
+    "count_runs",
+    "is_multiplier",
     "is_named",
     "last_attempt",
     "units_hint",

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from orchestrator.logs.steps import LOSSES
+from orchestrator.logs.steps import LOSSES, SPEEDS
+
+_CLOCKS = ("timestamp", "elapsed_s")
+_AS_FAST = 1.25
 
 
 class RankColumns:
@@ -76,6 +79,33 @@ def attempts_in(steps: list[int], slack: int) -> list[int]:
         elif step > highest:
             highest = step
     return starts
+
+
+def are_as_fast(columns: RankColumns, attempts: Sequence[tuple[int, int]]) -> bool:
+    """Return False if the rates or times of attempts differ by more than those of ranks that train
+    together.
+    """
+    for name in SPEEDS:
+        parts = [columns.part(*attempt)[1].get(name, []) for attempt in attempts]
+        known = [[value for value in part if value is not None] for part in parts]
+        if name not in _CLOCKS and all(known):
+            middles = [sorted(part)[len(part) // 2] for part in known]
+            return bool(max(middles) <= _AS_FAST * min(middles))
+    return True
+
+
+def count_runs(steps: list[int], values: Mapping[str, list[Any]]) -> int:
+    """Return how many series of the same steps a log has, 1 if they are equally fast as of ranks.
+
+    >>> times = [0.5] * 3 + [0.6] * 3 + [1.5] * 3
+    >>> [count_runs([1, 2, 3] * series, {"step_time_s": times[: 3 * series]}) for series in (2, 3)]
+    [1, 3]
+    """
+    series = RankColumns()
+    series.add(steps, values)
+    starts = attempts_in(steps, slack=1)
+    attempts = list(zip(starts, [*starts[1:], len(steps)], strict=True))
+    return 1 if are_as_fast(series, attempts) else len(attempts)
 
 
 def last_attempt(steps: list[int], slack: int) -> tuple[int, int]:

@@ -43,8 +43,15 @@ FUNCTIONS = ("before", "mean", "distinct")
 """What a term of an agreement may be of groups: the text of the previous row of the same kind, the
 mean of the rows so far, how many different texts they have."""
 
-MULTIPLIER = "times"
-"""The group of a fact that multiplies the others: a program may say a grid of P times Q ranks."""
+
+def is_multiplier(group: str) -> bool:
+    """Return whether a group of a fact multiplies the others, as a program may say a grid of P
+    times Q ranks.
+
+    >>> [is_multiplier(group) for group in ("times", "times_2", "world_size")]
+    [True, True, False]
+    """
+    return group.rstrip("_0123456789") == "times"
 
 
 def is_named(log: str, globs: Iterable[str]) -> bool:
@@ -167,8 +174,9 @@ class LogGrammar:
     by which the program says that its results are wrong. ``confirm``: patterns that match a line in
     every log with results, such as the program's verdict that they are right. ``end``: pattern of a
     line that follows the last result of a log that is not cut. ``facts``: patterns of lines that
-    give the size of the run, with groups of `SIZES`, options or keys of models, and `MULTIPLIER`.
-    ``rank_list``: pattern of a list of all ranks in one log, group ``rank``. ``headers``: the lines
+    give the size of the run, with groups of `SIZES`, options or keys of models, and ``times``.
+    ``rank_list``: pattern of a list of all ranks in one log, group ``rank``, and ``host`` and
+    ``device`` where they stand there. ``headers``: the lines
     above rows of ``readings``, with their unit. ``agreements``: equations and bounds between the
     numbers of a row. ``micro_batches``: how many printed steps make one step, or the option that
     says so. ``sampled``: a step time covers the printed step alone, in which the program also

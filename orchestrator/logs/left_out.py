@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -26,17 +26,25 @@ _LEAST_CHARACTERS = 3
 """Fewer plain characters occur in any line by chance."""
 _LEAST_COLUMNS = 2
 _SHOWN = 100
+_FACTS = "log.facts"
+_MOST_NOT_FINITE = 3
 _COLUMN = re.compile(r" \+|\\s\+")
+_NOT_FINITE = re.compile(
+    r"(?<![\w.])[-+]?(?:nan|NaN|NAN|inf|Inf|INF|[Ii]nfinity)(?![\w.])", re.ASCII
+)
+_FINITE = ("1", "1.0", "1.00", "1.000", "1.0000", "1.000000", "1.000e+00")
+"""What a program may print in its place."""
 
 
 class LeftOut:
     """The lines of one log that begin like a result.
 
-    ``literals``: a block without any of these texts holds no such lines.
+    ``literals``: a block without any of these texts holds no such lines. ``not_finite``: the first
+    lines that one of ``results`` would match if a number in them were not NaN or infinite.
     """
 
-    def __init__(self, readers: Mapping[str, Reader]) -> None:
-        self.readers = readers
+    def __init__(self, readers: Mapping[str, Reader], results: Sequence[Reader] = ()) -> None:
+        self.readers, self.results = readers, results
         starts = {key: _start(key, reader) for key, reader in readers.items()}
         self.starts = {key: start for key, start in starts.items() if start}
         # The beginning of a row without plain text is counted in a whole block first.
@@ -49,6 +57,7 @@ class LeftOut:
         self.hits: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
+        self.not_finite: list[str] = []
 
     @property
     def literals(self) -> set[str]:
@@ -66,6 +75,9 @@ class LeftOut:
             for line in text.split("\n"):
                 if start.literal in line:
                     self._line(key, start, (piece for _, piece in tags.pieces(line)))
+        if self.results and _NOT_FINITE.search(text):
+            for line in filter(_NOT_FINITE.search, text.split("\n")):
+                self._line_not_finite(piece for _, piece in tags.pieces(line))
 
     def hit(self, pattern: re.Pattern[str]) -> None:
         """Count a match of a pattern."""
@@ -107,16 +119,29 @@ class LeftOut:
     def _line(self, key: str, start: Reader, pieces: Iterable[str]) -> None:
         for piece in pieces:
             begun = start.pattern.search(piece)
-            if begun and not any(self._matching(piece)):
+            if begun and not _matches(piece, self._rivals(key)):
                 self.counts[key] += 1
                 shown = piece if begun.end() < _SHOWN else piece[begun.start() :]
                 self.first.setdefault(key, " ".join(shown.split())[:_SHOWN])
 
-    def _matching(self, piece: str) -> Iterator[bool]:
-        return (
-            reader.literal in piece and bool(reader.pattern.search(piece))
-            for reader in self.readers.values()
-        )
+    def _line_not_finite(self, pieces: Iterable[str]) -> None:
+        for piece in pieces:
+            if len(self.not_finite) >= _MOST_NOT_FINITE or _matches(piece, self.results):
+                continue
+            finite = [_NOT_FINITE.sub(number, piece) for number in _FINITE]
+            if any(_matches(text, self.results) for text in finite):
+                self.not_finite.append(" ".join(piece.split())[:_SHOWN])
+
+    def _rivals(self, key: str) -> Iterable[Reader]:
+        """Return the readers that a line which begins like those of ``key`` may be for."""
+        # A fact may be part of a row.
+        of_facts = key.startswith(_FACTS)
+        names = (name for name in self.readers if of_facts or not name.startswith(_FACTS))
+        return (self.readers[name] for name in names)
+
+
+def _matches(piece: str, readers: Iterable[Reader]) -> bool:
+    return any(reader.literal in piece and reader.pattern.search(piece) for reader in readers)
 
 
 def _start(key: str, reader: Reader) -> Reader | None:
@@ -136,7 +161,7 @@ def _start(key: str, reader: Reader) -> Reader | None:
         length += len(token)
     # A fact is said once, among lines of its own form, and its form changes with the version of a
     # program.
-    is_fact = key.startswith("log.facts")
+    is_fact = key.startswith(_FACTS)
     beginning = pattern[: values[0 if is_fact else min(len(values) - 1, 1)]] if values else ""
     # Text that another line has put in front of a row hides an anchor.
     loose = beginning if is_fact else beginning.removeprefix("^")

@@ -93,7 +93,8 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
         .replace(b"\r", b"\n")
     )
     lines = clean_text(whole).split("\n")[:-1]
-    readers, tags = _readers(grammar), tags_of(grammar.prefix)
+    parsed = parse(data, grammar)
+    readers, tags = _readers(grammar), tags_of(grammar.prefix or parsed.prefix)
     searched = [reader.pattern for reader in readers.values()]
     left = []
     for number, line in enumerate(lines, start=1):
@@ -116,7 +117,6 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
         _of_pattern(key, reader, pieces, texts, groups, grammar.numbers)
         for key, reader in readers.items()
     ]
-    parsed = parse(data, grammar)
     metrics = tuple(
         _of_metric(metric, parsed.readings, grammar.numbers) for metric in grammar.metrics
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from orchestrator.logs.patterns import literal_of, tokens
 
@@ -79,6 +80,36 @@ def near_miss(pattern: str, text: str) -> NearMiss | None:
                 )
                 break
     return nearest
+
+
+def may_begin(pattern: str, line: str) -> bool:
+    """Return True if a line is one of a pattern's, or begins like one beyond its first value.
+
+    >>> rate = "^size=(?P<size>[0-9]+) rate=(?P<rate>[0-9.]+) GB/s$"
+    >>> [may_begin(rate, line) for line in ("size=8 rate=1.5", "size=8 MiB", "size=8", "done")]
+    [True, False, False, False]
+    """
+    shown = line[:_MOST_CHARACTERS]
+    is_whole = re.search(pattern, line, re.ASCII)
+    return bool(is_whole) or (
+        shown == line and any(cut.search(line) for cut in _cut_lines(pattern))
+    )
+
+
+@lru_cache(maxsize=16)
+def _cut_lines(pattern: str) -> tuple[re.Pattern[str], ...]:
+    """Return patterns of lines that end within a pattern's lines, behind the first value."""
+    depth, length, value = 0, 0, 0
+    for token in tokens(pattern):
+        opens = token == "(" and not depth and pattern.startswith("(?P<", length)
+        depth += (token == "(") - (token == ")")
+        length += len(token)
+        if opens and not value:
+            value = -1
+        elif value < 0 and not depth:
+            value = length
+    longer = [beginning for length, beginning in _beginnings(pattern) if length > value > 0]
+    return tuple(re.compile(rf"(?:{one.pattern})\Z", re.ASCII) for one in longer)
 
 
 def _find_displaced(pattern: str, lines: list[tuple[str, int]]) -> NearMiss | None:

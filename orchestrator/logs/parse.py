@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from mmap import mmap
 from operator import eq, methodcaller
 from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.logs.agreements import Row
-from orchestrator.logs.columns import RankColumns, attempts_in
+from orchestrator.logs.columns import RankColumns, are_as_fast, attempts_in
 from orchestrator.logs.grammar import Agreement, LogGrammar
+from orchestrator.logs.launchers import launcher_prefix
 from orchestrator.logs.left_out import LeftOut
 from orchestrator.logs.micro_batches import as_steps
+from orchestrator.logs.near_miss import may_begin
 from orchestrator.logs.notes import (
     LINE_CUT_OFF,
     LONG_LINES_CUT,
@@ -71,8 +73,9 @@ class Parsed:
     ``resolution`` is what a unit of the last printed digit of each value is worth, by name, taken
     from some of its lines. ``void``: why the log has no results although it has lines with some;
     ``facts``: what it says of the size of its run, the line by value by name; ``listed``: how often
-    its list of ranks has each rank; ``open_rows``: rows with agreements that depend on the size of
-    the run.
+    its list of ranks has each rank, ``places`` each host and device; ``open_rows``: rows with
+    agreements that depend on the size of the run; ``prefix``: that of a launcher, if the grammar
+    does not declare it.
     """
 
     said: tuple[StepSample, ...] | RankAggregate
@@ -86,7 +89,14 @@ class Parsed:
     void: tuple[str, ...] = ()
     facts: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
     listed: Mapping[int, int] = field(default_factory=dict)
+    places: Mapping[tuple[str, str], int] = field(default_factory=dict)
     open_rows: tuple[tuple[Row, Sequence[Agreement]], ...] = ()
+    prefix: str = ""
+
+    @property
+    def has_results(self) -> bool:
+        """Whether it has a step or a line with results."""
+        return bool(self.readings or self.samples)
 
     @property
     def samples(self) -> tuple[StepSample, ...]:
@@ -102,10 +112,21 @@ def parse(
     """Parse ``data`` by ``grammar``. An unterminated last line is ignored, with a warning if it has
     results: it may be cut.
 
-    ``check`` is called regularly and may raise; callers use it to limit the time for a file.
-    Raises ConfigError for a pattern that cannot be used, DataError (result_invalid) for too many
-    samples.
+    A log without results is read again without the prefix of its launcher, if it has one that the
+    grammar does not know. ``check`` is called regularly and may raise; callers use it to limit the
+    time for a file. Raises ConfigError for a pattern that cannot be used, DataError
+    (result_invalid) for too many samples.
     """
+    parsed = _parse(data, grammar, check)
+    prefix = "" if grammar.prefix or parsed.has_results else launcher_prefix(data)
+    if prefix:
+        again = _parse(data, replace(grammar, prefix=prefix), check)
+        if again.has_results:
+            return replace(again, prefix=prefix)
+    return parsed
+
+
+def _parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None]) -> Parsed:
     collector = _Collector(grammar)
     long_bytes = 0
     last = max(newline := data.rfind(b"\n"), data.rfind(b"\r", newline + 1))
@@ -143,7 +164,9 @@ class _Collector:
         facts = {
             key: compile_pattern(key, text, None) for key, text in grammar.by_key("facts").items()
         }
-        self.left_out = LeftOut({**by_key, **rows_by_key, **facts})
+        # A step without a time or a loss is missing, or judged, where steps are.
+        results = () if grammar.patterns else self.rows
+        self.left_out = LeftOut({**by_key, **rows_by_key, **facts}, results)
         self.statements = Statements(grammar, self.left_out.hit)
         self.others = [*self.statements.readers, *self.rows, *self.metrics]
         plain = {
@@ -168,11 +191,8 @@ class _Collector:
     def read_cut_line(self, raw: bytes) -> None:
         text = clean_text(raw)
         pieces = [piece for _, piece in self.tags.pieces(text)]
-        if any(
-            reader.pattern.search(piece)
-            for piece in pieces
-            for reader in (*self.rows, *self.metrics)
-        ):
+        readers = (*self.rows, *self.metrics)
+        if any(may_begin(reader.pattern.pattern, piece) for piece in pieces for reader in readers):
             self.warn(LINE_CUT_OFF(line=text[:100]))
         self.statements.read_last(pieces)
 
@@ -426,6 +446,8 @@ class _Collector:
             )
         statements, readings = self.statements, tuple(self.readings)
         left_out = self.left_out.notes()
+        for line in self.left_out.not_finite:
+            statements.refuse(f"expected finite numbers, got {line!r}")
         return Parsed(
             said=samples,
             ranks=tuple(statements.ranks),
@@ -438,6 +460,7 @@ class _Collector:
             void=statements.verdict(bool(readings or samples), has_all_rows=not left_out),
             facts=statements.facts,
             listed=statements.listed,
+            places=statements.places,
             open_rows=tuple(
                 (row.with_known(statements.given), alternatives)
                 for row, alternatives in statements.open_rows
@@ -451,8 +474,8 @@ class _Collector:
         step.
 
         Untagged ranks appended to one another look like attempts over the same steps; if each line
-        is about one process, all of them are returned. Interleaved ranks are at most one step
-        apart, hence ``slack``.
+        is about one process, all of them are returned if they are equally fast. Interleaved ranks
+        are at most one step apart, hence ``slack``.
         """
         starts = attempts_in(voice.steps, slack)
         attempts = list(zip(starts, [*starts[1:], len(voice.steps)], strict=True))
@@ -462,7 +485,8 @@ class _Collector:
         same_start = [
             attempt for attempt in whole if voice.steps[attempt[0]] == voice.steps[whole[-1][0]]
         ]
-        if self.scope == "process" and len(same_start) == len(attempts) > 1:
+        are_ranks = self.scope == "process" and len(same_start) == len(attempts) > 1
+        if are_ranks and are_as_fast(voice, attempts):
             self.warn(READ_AS_RANKS(count=len(attempts)))
             return [as_steps(*voice.part(*attempt), self.micro_batches) for attempt in same_start]
         if len(attempts) > 1:

@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.grouping import group_pairs
 from orchestrator.logs.agreements import Row, RowsAbove, Trend, contradiction_in
-from orchestrator.logs.grammar import MULTIPLIER, Agreement, Header, LogGrammar
+from orchestrator.logs.grammar import Agreement, Header, LogGrammar, is_multiplier
 from orchestrator.logs.notes import CLOSING_LINE_UNREAD, CLOSING_LINES_DIFFER, NO_RANK
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.patterns import Reader, compile_pattern
@@ -45,9 +45,9 @@ class Statements:
     """The statements of one log, line by line.
 
     ``void``: the reasons why its results do not count. ``facts``: the values of each fact, each
-    with its line. ``listed``: how often the list of ranks has each rank. ``open_rows``: rows whose
-    agreements depend on facts not known yet, such as the size of the run. ``hit`` is called with
-    the pattern of each fact.
+    with its line. ``listed``: how often the list of ranks has each rank, ``places`` each host with
+    a device. ``open_rows``: rows whose agreements depend on facts not known yet, such as the size
+    of the run. ``hit`` is called with the pattern of each fact.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Statements:
         self.rank = _reader("log.rank", grammar.rank, ("rank", "world_size"))
         self.rank_parts_line = _reader("log.rank_parts", grammar.rank_parts, ("json",))
         self.closing_line = _reader("log.closing", grammar.closing, ("json",))
-        self.rank_list = _reader("log.rank_list", grammar.rank_list, ("rank",))
+        self.rank_list = _reader("log.rank_list", grammar.rank_list, ("rank", "host", "device"))
         self.end = _verdicts({"log.end": grammar.end}).get("log.end")
         self.is_ended = self.end is None
         self.is_ended_by_last = False
@@ -98,6 +98,7 @@ class Statements:
         self.closing: Mapping[str, Any] | None = None
         self.facts: dict[str, dict[Any, str]] = {}
         self.listed: Counter[int] = Counter()
+        self.places: Counter[tuple[str, str]] = Counter()
         self.void: list[str] = []
 
     @property
@@ -138,12 +139,15 @@ class Statements:
             listed = whole(match["rank"])
             if listed is not None and len(self.listed) < _MOST:
                 self.listed[listed] += 1
+                place = match.groupdict()
+                if host := place.get("host"):
+                    self.places[host, place.get("device") or str(listed)] += 1
         self.rank_parts += [match["json"] for match in find(self.rank_parts_line)]
         for match in find(self.closing_line):
             self._closing(match["json"], warn)
         for refusal in self.refusals.values():
             if find(refusal):
-                self._void(f"the program says {_shorten(text)}")
+                self.refuse(f"the program says {_shorten(text)}")
         for key in [key for key in self.missing if find(self.confirmations[key])]:
             del self.missing[key]
         if find(self.end):
@@ -184,13 +188,13 @@ class Statements:
                     said[name] = _scale(said[name], factor, self.numbers)
         agrees = self._agree(said, text, source)
         if self.units and not self.above and not agrees:
-            self._void(
+            self.refuse(
                 f"no header of log.headers stands above the row {_shorten(text)}, so that its unit is not known"
             )
         return said
 
     def _agree(self, said: Mapping[str, str], text: str, source: tuple[int | None, object]) -> bool:
-        """Try the agreements about the values of a row; return whether one of them holds."""
+        """Try the agreements about the values of a row; return whether an equation holds."""
         if not (self.agreements or self.trends):
             return False
         parts = self.above_rows.read(*source, said, self.given)
@@ -203,12 +207,13 @@ class Statements:
             if not _is_about(alternatives[0], said):
                 continue
             verdicts = row.verdicts(alternatives)
-            agrees = agrees or "" in verdicts
+            # A bound holds in any unit, an equation in one.
+            agrees = agrees or ("" in verdicts and alternatives[0].is_alternative)
             means = [part for one in alternatives for part in one.parts if part.startswith("mean(")]
             if "" not in verdicts and None in verdicts and len(self.open_rows) < _MOST_ROWS:
                 self.open_rows.append((row, alternatives))
             elif reason := contradiction_in(verdicts):
-                self._void(reason, self.of_means if means else self.void)
+                self.refuse(reason, self.of_means if means else self.void)
             for part in means:
                 self.above_rows.forget(source[0], part)
         return agrees
@@ -218,31 +223,32 @@ class Statements:
         ``has_all_rows``: no line that looks like one was left out.
         """
         for reason in self.of_means if has_all_rows and not self.is_excerpt else ():
-            self._void(reason)
+            self.refuse(reason)
         for trend in self.trends:
             for reason in trend.contradictions():
-                self._void(reason)
+                self.refuse(reason)
         if has_results and self.missing:
             for key, pattern in self.missing.items():
-                self._void(
+                self.refuse(
                     f"expected a line of {key}, {pattern!r}, in a log with results, got none"
                 )
         if has_results and self.end and not (self.is_ended or self.is_ended_by_last):
             missing = f"no line of log.end, {self.end.pattern.pattern!r}, follows the last of them"
-            self._void(f"{missing}: the log is cut, or its program did not end")
+            self.refuse(f"{missing}: the log is cut, or its program did not end")
         return tuple(self.void)
 
-    def _void(self, reason: str, reasons: list[str] | None = None) -> None:
+    def refuse(self, reason: str, reasons: list[str] | None = None) -> None:
+        """Keep a reason why the log has no results."""
         reasons = self.void if reasons is None else reasons
         if reason not in reasons and len(reasons) < _MOST_REASONS:
             reasons.append(reason)
 
     def _fact(self, groups: Mapping[str, str | None], text: str) -> None:
-        times = whole(groups.get(MULTIPLIER))
+        times = math.prod(whole(text) or 1 for name, text in groups.items() if is_multiplier(name))
         for name, said in groups.items():
-            if said is not None and name != MULTIPLIER:
+            if said is not None and not is_multiplier(name):
                 number = whole(said.replace(",", ""))
-                number = number if number is None or times is None else number * times
+                number = None if number is None else number * times
                 values = self.facts.setdefault(name, {})
                 if len(values) < _MOST_VALUES:
                     values.setdefault(said if number is None else number, text.strip()[:_SHOWN])

@@ -36,7 +36,7 @@ _RANK_TAG = re.compile(
 )
 _MOST_COUNTED = 1 << 16
 _CLOCK = re.compile(
-    r"(?:(\d{4}-\d\d-\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII
+    r"(?:(\d{4}[-/]\d\d[-/]\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII
 )
 
 
@@ -141,7 +141,7 @@ def clock(text: str) -> tuple[int | None, float] | None:
     """Return the ordinal of the day, None if the text has no date, and the seconds since midnight;
     None if it is no clock.
 
-    >>> clock("2020-08-31 21:10:59,902"), clock("23:59:59.5"), clock("2020-02-30 00:00:00"), clock("noon")
+    >>> clock("2020/08/31 21:10:59,902"), clock("23:59:59.5"), clock("2020-02-30 00:00:00"), clock("noon")
     ((737668, 76259.902), (None, 86399.5), None, None)
     """
     match = _CLOCK.fullmatch(text.strip())

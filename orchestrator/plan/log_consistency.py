@@ -14,12 +14,12 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
 from orchestrator.logs import (
-    MULTIPLIER,
     SETUP_LOG,
     SIZES,
     Agreement,
     Header,
     LogGrammar,
+    is_multiplier,
     units_hint,
 )
 from orchestrator.logs.metrics import Metric
@@ -128,7 +128,7 @@ def _statements(file: FrameworkFile) -> Iterator[Fault]:
     known = [*SIZES, *file.options, *of_models]
     for index, pattern in enumerate(log.facts):
         for name in _GROUP.findall(pattern):
-            if name not in (*known, MULTIPLIER):
+            if name not in known and not is_multiplier(name):
                 hint = f"name a group after what it says of the run{nearest(name, known)}"
                 expected = f"expected groups from {', '.join(SIZES)}, options, or keys of models"
                 yield ("log", "facts", index), f"{expected}, got {name}", hint

@@ -194,7 +194,8 @@ class LogEntry(Strict):
         description=f"lines that say the size of the run: groups of {', '.join(SIZES)}, options, or keys of models",
     )
     rank_list: Pattern = Field(
-        "", description="a line of the list of all ranks that one log has: group rank"
+        "",
+        description="a line of the list of all ranks that one log has: group rank, and host and device if they stand there",
     )
     headers: list[HeaderEntry] = Field(
         [],

@@ -22,14 +22,16 @@ from orchestrator.logs.text import clean_text
 from orchestrator.notes import Note
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.measures import TOKENS_PER_S
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.spec import default_step
 from orchestrator.plural import plural
 from orchestrator.results.language_model import language_values
-from orchestrator.results.log_checks import read_window, sizes_of, verify_statements
+from orchestrator.results.log_checks import is_same, read_window, sizes_of, verify_statements
 from orchestrator.results.measured import expectation_of, metrics_of
 from orchestrator.results.notes import (
     DTYPE_OF_NAME,
     METRICS_LEFT_OUT,
+    OPTIONS_OF_LOG,
     READ_WITH_GRAMMAR,
     STEP_SIZES,
 )
@@ -67,11 +69,9 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     )
     try:
         parsed = parse(log, grammar)
-        flag = framework.dtypes.get(spec.device, {}).get(spec.dtype)
-        sizes = _named_sizes(spec, has_micro_batches=framework.step is not None) | (
-            {"dtype": flag} if flag else {}
-        )
-        verify_statements(parsed, {**framework.models.get(spec.model, {}), **sizes})
+        verify_statements(parsed, _named_facts(spec, framework))
+        spec, others = _with_options(spec, framework, parsed)
+        result = _with_own_notes(result, *others)
         cut = _cut_notes(parsed, grammar)
         if not framework.measure.has_samples:
             if cut:
@@ -113,7 +113,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         unknown = DTYPE_OF_NAME(
             framework=framework.name, dtypes=", ".join(dtypes), dtype=spec.dtype
         )
-        read = replace(read, qualifications=(unknown,))
+        read = replace(read, qualifications=(*read.qualifications, unknown))
     read = _with_own_notes(read, *parsed.warnings, *steps.notes, *cut)
     read = _with_metrics(read, spec, grammar, parsed)
     if framework.measure.derived:
@@ -195,16 +195,17 @@ def check_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None,
 
 
 def check_by_grammar(
-    log: bytes, grammar: LogGrammar, spec: RunSpec, window: tuple[int, int]
+    log: bytes, framework: Framework, spec: RunSpec, window: tuple[int, int]
 ) -> tuple[Note, ...]:
-    """Return a folder grammar's remarks on a log whose speed another rule reads, over steps of a
-    ``window``.
+    """Return the remarks of a folder's grammar on a log whose speed another rule reads, over steps
+    of a ``window``.
 
     Raises DataError for a log that has no result: `verify_statements`, `verify_no_jump`,
     `verify_means`, `verify_training`.
     """
-    parsed = parse(log, grammar.with_options({}))
-    verify_statements(parsed, _named_sizes(spec, has_micro_batches=False))
+    grammar = framework.log.with_options({})
+    parsed = parse(log, grammar)
+    verify_statements(parsed, _named_facts(spec, framework))
     steps = Terms(window[0] - 1, window[1], spec.global_batch, cumulative=grammar.cumulative)
     left_out = [note for note in parsed.warnings if note.code == LINES_LEFT_OUT.code]
     # A rule may read other lines, or other times of them.
@@ -235,21 +236,45 @@ def _cut_notes(parsed: Parsed, grammar: LogGrammar) -> tuple[Note, ...]:
     return (LOG_CUT(pattern=grammar.closing),)
 
 
-def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, Any]:
-    """Return the sizes of a run that its log's name gives.
+def _named_facts(spec: RunSpec, framework: Framework) -> dict[str, Any]:
+    """Return the facts of a run that its log's name gives, with those that the folder knows of its
+    model and dtype.
 
-    A language model's global batch depends on the micro-batches.
+    A language model's global batch depends on the micro-batches, and a model that the folder does
+    not know may have another name in the log.
     """
     sizes = sizes_of(spec)
-    names = (
-        "model",
-        "nodes",
-        "gpus",
-        "world_size",
-        "batch_size",
-        *(() if has_micro_batches else ("global_batch",)),
-    )
-    return {name: sizes[name] for name in names}
+    names = ["nodes", "gpus", "world_size", "batch_size"]
+    names += [] if framework.step else ["global_batch"]
+    names += ["model"] if spec.model in framework.models else []
+    flag = framework.dtypes.get(spec.device, {}).get(spec.dtype)
+    return {
+        **framework.models.get(spec.model, {}),
+        **{name: sizes[name] for name in names},
+        **({"dtype": flag} if flag else {}),
+    }
+
+
+def _with_options(
+    spec: RunSpec, framework: Framework, parsed: Parsed
+) -> tuple[RunSpec, tuple[Note, ...]]:
+    """Return a spec with the options that a log states and that are not the folder's defaults, and
+    a note on them. Options of a step have a note of their own.
+    """
+    of_step = framework.step.by_field.values() if framework.step else ()
+    said, usual = {}, []
+    for name, values in parsed.facts.items():
+        if name not in framework.options or name in of_step:
+            continue
+        default, value = framework.options[name].default, next(iter(values))
+        if not is_same(default, value):
+            said[name] = not default if isinstance(default, bool) else value
+            usual.append(f"{name}={as_written(default)}")
+    if not said:
+        return spec, ()
+    words = ", ".join(f"{name}={as_written(value)}" for name, value in said.items())
+    note = OPTIONS_OF_LOG(said=words, framework=framework.name, usual=", ".join(usual))
+    return replace(spec, options={**spec.options, **said}), (note,)
 
 
 def _read_report(parsed: Parsed) -> dict[str, Any]:

@@ -16,6 +16,7 @@ orchestrator.errors.DataError: expected global_batch 256, the log says 128: 'Bat
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,7 @@ from orchestrator.results.numbers.training import verify_training
 
 _NAMED = 3
 _SEVERAL_RUNS = "it holds lines of several runs"
+_FALSE = ("false", "no", "off", "0")
 _TIMES = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s")
 
 
@@ -121,12 +123,17 @@ def verify_statements(log: Parsed, sizes: Mapping[str, Any]) -> None:
     # A list of ranks shows best that several programs ran, whose other statements are each about
     # one.
     _verify_ranks(log.listed, sizes.get("world_size"))
+    _verify_hosts(log.places, sizes)
+    others = [
+        (name, f"expected {name} {sizes[name]}, the log says {value}: {line!r}")
+        for name, values in log.facts.items()
+        for value, line in values.items()
+        if name in sizes and not is_same(sizes[name], value)
+    ]
+    if others:
+        hint = next(filter(None, (_of_size(name) for name, _ in others)), "")
+        raise _refusal("; ".join(words for _, words in others[:_NAMED]), hint)
     for name, values in log.facts.items():
-        for value, line in values.items():
-            if name in sizes and not _is_same(sizes[name], value):
-                raise _refusal(
-                    f"expected {name} {sizes[name]}, the log says {value}: {line!r}", _of_size(name)
-                )
         if len(values) > 1:
             said = " and ".join(map(str, values))
             raise _refusal(f"expected one {name}, the log says {said}", _SEVERAL_RUNS)
@@ -241,8 +248,30 @@ def _verify_ranks(listed: Mapping[int, int], world_size: int | None) -> None:
     raise _refusal(f"{got}{programs}", "was the program built with MPI, and started by it?")
 
 
-def _is_same(expected: Any, said: Any) -> bool:
-    return bool(expected == said or str(expected) == str(said))
+def _verify_hosts(places: Mapping[tuple[str, str], int], sizes: Mapping[str, Any]) -> None:
+    """Check that a list of ranks has each host's ranks, if its hosts and devices are told apart."""
+    if not places or max(places.values()) > 1 or not {"nodes", "gpus"} <= sizes.keys():
+        return
+    counts = Counter(host for host, _ in places)
+    if len(counts) == sizes["nodes"] and set(counts.values()) == {sizes["gpus"]}:
+        return
+    got = ", ".join(f"{count} on {host}" for host, count in list(counts.items())[:_NAMED])
+    more = f" and {len(counts) - _NAMED} more hosts" if len(counts) > _NAMED else ""
+    expected = f"{plural(sizes['nodes'], 'host')} of {plural(sizes['gpus'], 'rank')}"
+    raise _refusal(f"expected {expected} in the list of ranks, got {got}{more}")
+
+
+def is_same(expected: Any, said: Any) -> bool:
+    """Return whether a log says of a fact what is expected. What is expected to be true or false
+    may be a word that a program leaves out where it is false.
+
+    >>> is_same(True, "Bidirectional"), is_same(False, "false"), is_same("resnet50", "ResNet50"), is_same(8, 4)
+    (True, True, True, False)
+    """
+    if isinstance(expected, bool):
+        return expected == (str(said).casefold() not in _FALSE)
+    # Two programs of one folder may write a model's name in other letters.
+    return bool(expected == said or str(expected).casefold() == str(said).casefold())
 
 
 def _of_size(name: str) -> str:

@@ -20,6 +20,9 @@ DTYPE_OF_NAME = Kind(
     DOUBT,
     "expected a dtype of {framework} in the name of the file, {dtypes}, got {dtype}",
 )
+OPTIONS_OF_LOG = Kind(
+    "options_of_log", REMARK, "{said} as the log says; the default of {framework} is {usual}"
+)
 STEP_SIZES = Kind("step_sizes", REMARK, "{sizes}")
 METRICS_LEFT_OUT = Kind("metrics_left_out", REFUSAL, "metrics of the folder are left out: {fault}")
 RANKS_NOT_VERIFIED = Kind(

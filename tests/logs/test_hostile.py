@@ -151,3 +151,14 @@ def test_an_unended_last_line_with_results_is_not_read_and_is_named(end: bytes) 
     for ended in (log + b"0\n", log + b"0\r", log + b"0\n 99%|done", b""):
         assert parse(ended, grammar).warnings == ()
     assert len(parse(log + b"0\n", grammar).readings) == 3
+
+
+@pytest.mark.parametrize(
+    ("last", "is_named"),
+    [("size=4 rate=9", True), ("size=4 ra", True), ("size=4", False), ("size=4 done", False)],
+)
+def test_the_beginning_of_a_result_at_the_end_of_a_log_is_named(last: str, is_named: bool) -> None:
+    grammar = LogGrammar((), readings=(r"^size=(?P<size>[0-9]+) rate=(?P<rate>[0-9.]+) GB/s$",))
+    parsed = parse(f"size=1 rate=100 GB/s\n{last}".encode(), grammar)
+
+    assert [note.code for note in parsed.warnings] == ["line_cut_off"] * is_named

@@ -197,6 +197,14 @@ def test_interleaved_appended_and_separate_ranks_give_the_same_series() -> None:
     assert appended.warnings == ("8 series of the same steps in one file were read as 8 ranks",)
 
 
+def test_series_that_differ_in_speed_are_attempts_and_no_ranks() -> None:
+    log = b"".join(epoch_line(step, time) for time in (0.5, 1.0) for step in range(14))
+    parsed = parse(log, PYTORCH)
+
+    assert {sample.step_time_s for sample in parsed.samples} == {1.0}
+    assert "goes back once" in parsed.warnings[0]
+
+
 def test_two_digits_before_the_point_are_read() -> None:
     assert parse(epoch_line(0, 12.054), PYTORCH).samples[0].step_time_s == 12.054
 

@@ -120,3 +120,25 @@ def test_a_group_of_a_step_that_is_no_metric_is_refused() -> None:
                 ("*",), (r"(?P<step>[0-9]+) (?P<tps>[0-9]+)",), metrics=(Metric("mfu", "%"),)
             ),
         )
+
+
+@pytest.mark.parametrize("label", [" {}: ", "[{}]<stdout>:"])
+def test_a_launchers_prefix_is_found_where_no_grammar_declares_it(label: str) -> None:
+    """As srun -l and horovodrun print it."""
+    pattern = r"^step (?P<step>[0-9]+) in (?P<step_time_s>[0-9.]+) s$"
+    lines = [f"step {step} in 0.{step} s" for step in range(1, 9)]
+    log = "".join(label.format(rank) + f"{line}\n" for line in lines for rank in (0, 1))
+    grammar = LogGrammar((), (pattern,))
+
+    assert (
+        parse(log.encode(), grammar).samples
+        == parse("\n".join([*lines, ""]).encode(), grammar).samples
+    )
+    assert not parse(b"model\n" * 3 + log.encode(), grammar).has_results
+
+
+def test_numbers_at_the_beginning_of_lines_are_no_prefix_for_a_pattern_that_has_them() -> None:
+    grammar = LogGrammar((), (r"^(?P<step>[0-9]+): (?P<step_time_s>[0-9.]+)$",))
+    parsed = parse(b"1: 0.5\n2: 0.5\n", grammar)
+
+    assert ([sample.step for sample in parsed.samples], parsed.prefix) == ([1, 2], "")

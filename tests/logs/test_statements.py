@@ -88,6 +88,21 @@ def test_a_row_that_agrees_with_itself_needs_no_header() -> None:
     assert table("1048576 163.1 6.43", headers=UNITS, agreements=(RATE,)).void == ()
 
 
+def test_a_bound_says_no_unit() -> None:
+    """A latency in cycles is below its maximum, too."""
+    bound = Agreement("rate", of=("us",), at="most")
+    parsed = table("size cycles GB/s", "1000 163.0 6.43", headers=UNITS, agreements=(bound,))
+
+    assert "its unit is not known" in parsed.void[0]
+
+
+@pytest.mark.parametrize("number", ["nan", "-nan", "inf", "Infinity"])
+def test_a_result_that_is_no_finite_number_voids_a_log(number: str) -> None:
+    parsed = table("1048576 163.0 6.43", f"2097152 163.0 {number}", "INFO: no nan here")
+
+    assert parsed.void == (f"expected finite numbers, got '2097152 163.0 {number}'",)
+
+
 @pytest.mark.parametrize(
     ("row", "agrees"), [("1000000 500 2.0", True), ("1000000 0.5 2.0", False), ("999 3 0.3", True)]
 )
@@ -212,6 +227,42 @@ def test_a_list_that_is_right_and_a_run_of_unknown_size_pass() -> None:
 
     verify_statements(parsed, {"world_size": 2})
     verify_statements(parsed, {})
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ("a 0, a 1, b 0, b 1", ""),
+        ("a 0, a 1, a 2, a 3", "expected 2 hosts of 2 ranks in the list of ranks, got 4 on a"),
+        ("a 0, b 0, c 0, d 0", "got 1 on a, 1 on b, 1 on c and 1 more hosts"),
+        ("a 0, a 1, a 2, b 0", "got 3 on a, 1 on b"),
+        # Containers of one name, and ranks that see one device each.
+        ("a 0, a 1, a 0, a 1", ""),
+        ("a 0, a 0, b 0, b 0", ""),
+    ],
+)
+def test_a_list_has_the_ranks_of_each_host(places: str, said: str) -> None:
+    log = "".join(f"# rank {rank} on {place}\n" for rank, place in enumerate(places.split(", ")))
+    listed = r"^# rank (?P<rank>[0-9]+) on (?P<host>\S+) (?P<device>[0-9]+)$"
+    parsed = parse(log.encode(), LogGrammar(("node.out",), readings=(ROWS,), rank_list=listed))
+
+    assert said in refusal(parsed, {"nodes": 2, "gpus": 2, "world_size": 4})
+
+
+def test_a_fact_may_be_a_product_of_several_numbers() -> None:
+    mesh = "pp=(?P<times>[0-9]+) dp=(?P<world_size>[0-9]+)(?: tp=(?P<times_2>[0-9]+))?"
+    parsed = parse(b"pp=2 dp=4 tp=3\npp=2 dp=12\n", LogGrammar((), facts=(mesh,)))
+
+    assert list(parsed.facts["world_size"]) == [24]
+
+
+def test_all_facts_of_another_run_are_said() -> None:
+    facts = ("^Model: (?P<model>\\S+)$", "^Batch: (?P<batch_size>[0-9]+)$")
+    parsed = parse(b"Model: VGG16\nBatch: 8\n", LogGrammar((), facts=facts))
+
+    assert refusal(parsed, {"model": "vgg16", "batch_size": 8}) == ""
+    said = refusal(parsed, {"model": "resnet50", "batch_size": 4})
+    assert "expected model resnet50, the log says VGG16: 'Model: VGG16'; expected batch" in said
 
 
 def test_facts_agree_with_the_run_and_with_each_other() -> None:

@@ -235,9 +235,14 @@ def _parameters(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
 
 
 def _global_batch(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
-    if record.gpus is None or record.batch_size is None or record.micro_batches is None:
+    if record.gpus is None or record.batch_size is None:
         return None
-    return _whole(record.batch_size * record.micro_batches * record.gpus // record.model_ranks)
+    at_once = record.batch_size * record.gpus // record.model_ranks
+    if record.micro_batches is not None:
+        return _whole(at_once * record.micro_batches)
+    # Whatever the number of forward passes, it is a whole one.
+    passes, rest = divmod(record.figures.get("global_batch", 0), at_once)
+    return _whole(at_once * max(1, round(passes))) if rest else None
 
 
 def _global_batch_tokens(table: LanguageTable, record: LanguageRecord) -> Bounds | None:

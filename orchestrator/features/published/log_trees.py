@@ -35,7 +35,7 @@ from orchestrator.features.published.notes import (
 from orchestrator.features.published.rules import Rule, rule_of
 from orchestrator.features.published.run_size import Case
 from orchestrator.features.published.tables import BASELINE
-from orchestrator.logs import LogGrammar, is_named
+from orchestrator.logs import is_named
 from orchestrator.notes import Note
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.baselines import as_baseline
@@ -176,16 +176,16 @@ def _with_speed(
     spec: RunSpec,
     rule: Rule,
     log: bytes,
-    grammar: LogGrammar | None = None,
+    framework: Framework | None = None,
     images: int = 0,
 ) -> RunResult:
-    """Return a result with the speed that a rule reads; with the grammar of its folder, the log has
-    to pass its checks too.
+    """Return a result with the speed that a rule reads; with a folder, the log has to pass the
+    checks of its grammar too.
     """
     notes: tuple[Note, ...] = ()
     try:
-        if grammar:
-            remarks = check_by_grammar(log, grammar, spec, (rule.first, rule.last))
+        if framework:
+            remarks = check_by_grammar(log, framework, spec, (rule.first, rule.last))
             notes = tuple(remark.about(result.run_id) for remark in remarks)
         speed = rule.speed(log, Case(spec.nodes, spec.gpus, spec.batch_size, images))
     except DataError as error:
@@ -257,7 +257,7 @@ def _results(
         if uses[log.folder, log.model, log.dtype, log.case, log.run_id] > 1:
             result = replace(result, qualifications=(RUN_ID_TWICE(name=log.name, run=log.run_id),))
         results.append(
-            _with_speed(result, spec, rule, data, framework.log, log.case.images)
+            _with_speed(result, spec, rule, data, framework, log.case.images)
             if rule
             else by_grammar(result, spec, framework, data)
         )

@@ -45,6 +45,9 @@ FIRST_OF_SEVERAL = Kind(
 TOTALS_OF_RANKS = Kind(
     "totals_of_ranks", REMARK, "{count} ranks print the total; one is taken, not the sum"
 )
+TOTAL_OF_OTHER_STEPS = Kind(
+    "total_of_other_steps", DOUBT, "the total is of {steps} steps, not of {usual} as published"
+)
 GOES_BACK = Kind(
     "step_goes_back",
     DOUBT,

@@ -154,7 +154,7 @@ class Rule:
         if any("epoch_steps" in pattern.groupindex for pattern in patterns):
             check_epochs(lines, case)
         if self.window.total:
-            total, warnings = total_of(lines, self._printers(case) or 1)
+            total, warnings = total_of(lines, self._printers(case) or 1, self.last)
             return RunSpeed(self._round(total * self._factor(case)), warnings)
         if self.window.take_lines is not None:
             return RunSpeed(self._round(self._in_order(lines, case)))
@@ -187,7 +187,8 @@ class Rule:
         """Return the speed of lines that are counted in the order of the log, whatever their steps."""
         (name,) = self.by
         counted = [line for line in lines if line.raw(name) is not None]
-        taken = lines_in_order(counted, self.window, self.steps_called, self._printers(case) or 1)
+        printers = self._printers(case) or 1
+        taken = lines_in_order(counted, self.window, self.steps_called, printers, name)
         return self._of_rates(
             name, [value for line in taken if (value := line.optional(name)) is not None], case
         )

@@ -19,10 +19,12 @@ from orchestrator.features.published.lines import (
 from orchestrator.features.published.notes import (
     FIRST_OF_SEVERAL,
     LINES_MISSING,
+    TOTAL_OF_OTHER_STEPS,
     TOTALS_OF_RANKS,
     UNNAMED_PROCESSES,
 )
 from orchestrator.grouping import group_pairs
+from orchestrator.logs import count_runs
 from orchestrator.notes import Note
 from orchestrator.results import mean
 
@@ -145,10 +147,11 @@ def steps_of(
 
 
 def lines_in_order(
-    lines: Sequence[Line], window: Window, called: str, printers: int
+    lines: Sequence[Line], window: Window, called: str, printers: int, name: str
 ) -> Sequence[Line]:
-    """Return the lines that count, in the order of the log. Raise DataError if there are too few,
-    or a step comes too often.
+    """Return the lines that count, in the order of the log. Raise DataError if there are too few, a
+    step comes too often, or series of the same steps differ in the group ``name`` as those of
+    several runs do.
     """
     above = window.steps_above
     kept = [line for line in lines if above is None or (line.whole("step") or 0) > above]
@@ -166,12 +169,25 @@ def lines_in_order(
     if len(kept) < end:
         which = f" of {called} above {above}" if above is not None else ""
         raise log_error(f"expected {end} lines{which}", f"found {len(kept)}")
+    _verify_series(with_steps(kept), called, name)
     return kept[start:end]
 
 
-def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[Note, ...]]:
-    """Return the rate of the whole run. If each rank prints the rate of all ranks, one of them is
-    taken.
+def _verify_series(items: Sequence[tuple[int, Line]], called: str, name: str) -> None:
+    """Check that series of one epoch's steps, as several ranks print them, are equally fast."""
+    items = [item for item in items if item[1].whole("epoch") == items[0][1].whole("epoch")]
+    values = [line.optional(name) for _, line in items]
+    runs = count_runs([step for step, _ in items], {name: values})
+    if runs > 1:
+        raise log_error(
+            f"expected series of the same {called} that are equally fast, as of ranks of one run",
+            f"found {runs} that are not: several runs in one file",
+        )
+
+
+def total_of(lines: Sequence[Line], printers: int, last: int) -> tuple[float, tuple[Note, ...]]:
+    """Return the rate of the whole run, whose steps end with ``last`` or are noted. If each rank
+    prints the rate of all ranks, one of them is taken.
 
     Ranks finish together: a total followed by steps belongs to an earlier run in the same log, and
     is refused.
@@ -192,7 +208,11 @@ def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[Note, .
             f"expected the same total from at most {printers} ranks",
             f"found {len(totals)} totals: several runs?",
         )
-    return totals[0], (TOTALS_OF_RANKS(count=len(totals)),) if len(totals) > 1 else ()
+    notes = [TOTALS_OF_RANKS(count=len(totals))] if len(totals) > 1 else []
+    steps = [step for line in lines if (step := line.whole("step")) is not None]
+    if steps and max(steps) != last:
+        notes.append(TOTAL_OF_OTHER_STEPS(steps=max(steps), usual=last))
+    return totals[0], tuple(notes)
 
 
 def between(starts: Sequence[float | Moment], ends: Sequence[float | Moment]) -> float:

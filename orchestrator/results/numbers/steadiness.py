@@ -31,7 +31,7 @@ _NORMAL = 1.4826
 """The standard deviation of normal values over their median absolute deviation."""
 _FAR, _SLOW = 6.0, 0.25
 """A slow step is this many standard deviations, and this share of the median, above the median."""
-_FEWEST_FOR_SLOW, _FEWEST_FOR_STRETCH = 5, 20
+_FEWEST_FOR_SLOW, _FEWEST_FOR_STRETCH = 4, 20
 _POINTS = 200
 """A longer series is averaged to at most this many points before it is searched for a stretch."""
 _SHORTEST = 5
@@ -78,7 +78,7 @@ def slow_steps(step_times: Sequence[float]) -> list[int]:
     Otherwise the list is empty. A slow step is more than 6 standard deviations above the median,
     where the deviation is estimated by the median absolute deviation (F. R. Hampel, "The influence
     curve and its role in robust estimation", JASA 69, 1974), and 25 % above it. Empty for fewer
-    than 5 values.
+    than 4 values.
 
     >>> slow_steps([0.5, 0.51, 0.49, 5.0, 0.5, 0.52, 0.48])
     [3]

@@ -441,6 +441,17 @@ def test_mfu_follows_from_tokens_of_a_device(tmp_path: Path) -> None:
     assert agreement(read(tmp_path, document(*reversed_pair))) == [{"mfu": False}, {"mfu": False}]
 
 
+def test_a_batch_is_a_whole_number_of_passes_where_their_number_is_not_printed(
+    tmp_path: Path,
+) -> None:
+    row = {"model": "own", "seq_len": 2048, "gpus": 8, "batch_size": 16}
+
+    assert agreement(read(tmp_path, document(row | {"global_batch": 16}))) == [
+        {"global_batch": False}
+    ]
+    assert agreement(read(tmp_path, document(row | {"global_batch": 256}))) == [{}]
+
+
 def test_a_step_time_and_the_ranks_of_a_copy_give_the_speed(tmp_path: Path) -> None:
     """64 devices in copies of 2 · 4 · 2 are 4 copies: 4 · 8 · 4 = 128 sequences; 128 · 4096 / 2 s /
     64 = 4096 a device.

@@ -197,6 +197,17 @@ def test_lines_in_their_order_count_whatever_their_steps() -> None:
     )
 
 
+def test_series_of_several_runs_are_no_ranks() -> None:
+    window = {"steps_above": 1, "skip_lines": 0, "take_lines": 4}
+    ranks = log(f"step {step} in {seconds}" for seconds in (2, 2.2) for step in range(1, 8))
+    runs = log(f"step {step} in {seconds}" for seconds in (2, 5) for step in range(1, 8))
+
+    assert speed(rule(window, printers="gpus"), ranks) == 64.0
+    assert "found 2 that are not: several runs in one file" in refused(
+        rule(window, printers="gpus"), runs
+    )
+
+
 def test_each_of_several_processes_must_print_each_step() -> None:
     text = log(f"step {step} since {step + rank / 10}" for step in range(1, 8) for rank in range(4))
     found = rule(by="elapsed_s", printers="gpus").speed(text, CASE)
@@ -218,6 +229,8 @@ def test_a_total_is_printed_once_or_by_each_rank() -> None:
     )
     text = TIMED + b"total 640\n"
     assert speed(declared, text) == 640.0
+    shorter = declared.speed(log(["step 1 in 1", "step 2 in 1", "total 640"]), CASE)
+    assert shorter.warnings == ("the total is of 2 steps, not of 7 as published",)
     assert "at most 1 ranks, found 2 totals" in refused(declared, text + b"total 640\n")
     assert "found steps after the first total: several runs" in refused(declared, text + text)
     assert (declared.first, declared.last) == (1, 7)
