@@ -12,6 +12,8 @@ from orchestrator.controller.events import (
     BlockOver,
     Checked,
     Decided,
+    FilesAnswer,
+    FilesSilent,
     LeftOut,
     LeftOver,
     LogGrew,
@@ -164,6 +166,10 @@ class Progress:
                 return [f"  {one_line(words)}"]
             case Resumed(silent_s):
                 return [f"  the run continues, after {silent_s:.1f} s without a step"]
+            case FilesSilent(host, mount, seconds):
+                return [f"  {host}: {one_line(mount)} has not answered for {seconds:.0f} s"]
+            case FilesAnswer(host, mount, seconds):
+                return [f"  {host}: {one_line(mount)} answers again, after {seconds:.0f} s"]
             case Stopping(reason):
                 self.states = {
                     host: "stopping" if state == "running" else state

@@ -20,7 +20,7 @@ from orchestrator.controller.spares import find_lost_hosts
 from orchestrator.controller.stage import Stage
 from orchestrator.engines.listing import logs_go_with_job
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
-from orchestrator.nodes.collect import collect_host
+from orchestrator.nodes.collect import RESTARTED, collect_host, has_restarted
 from orchestrator.nodes.fanout import each
 from orchestrator.nodes.leftovers import Leftovers
 from orchestrator.nodes.node import Node
@@ -206,12 +206,12 @@ class Campaign:
             name for name, trace in traces.items() if trace.state in ("broken", "nothing")
         )
         if start:
-            is_absent = traces[broken].state == "nothing"
-            cause += (
-                ", and this node no longer has the run"
-                if is_absent
-                else ", and the supervisor on this node left no exit record"
-            )
+            what = "the supervisor on this node left no exit record"
+            if traces[broken].state == "nothing":
+                what = "this node no longer has the run"
+            elif has_restarted(rundir, broken, traces[broken].boot_id):
+                what = RESTARTED
+            cause += f", and {what}"
         message = f"the {cause}; {'; '.join(rest) or 'the run was stopped on all nodes'}"
         error = RunError(message, kind="interrupted", host=broken, run_id=run.run_id, phase="go")
         return self._finish(rundir, plan, Outcome("interrupted", error, start))
@@ -225,7 +225,7 @@ class Campaign:
             [
                 fault.message,
                 *rest,
-                f"it stops the run by itself within {self.stage.limits.lease_s:g} s",
+                f"if it still runs, it stops the run by itself within {self.stage.limits.lease_s:g} s",
             ]
         )
         message = f"the {cause}, and this node is lost: {text}"

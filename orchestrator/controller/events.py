@@ -117,6 +117,24 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesSilent:
+    """The file system of a run, in words, has not answered a node for so long."""
+
+    host: str
+    mount: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FilesAnswer:
+    """It answers again, after so long."""
+
+    host: str
+    mount: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """The run is being stopped on every node."""
 
@@ -200,6 +218,8 @@ ProgressEvent = (
     | LogGrew
     | Stalled
     | Resumed
+    | FilesSilent
+    | FilesAnswer
     | Stopping
     | NodeEnded
     | LeftOut

@@ -42,7 +42,8 @@ class Peer:
     already stopped the run. ``closing``: all its processes have ended, and its supervisor hashes
     its logs. ``stopped_mono_s``: when the node stopped the run, on its own clock. ``last_answer``
     is when an answer was read, ``spoke_at`` when the node wrote the newest one, by its own clock: a
-    controller that was stopped reads late.
+    controller that was stopped reads late. ``waits_for`` is the mount that has not answered the
+    node for ``waits_s``, and empty while its files can be read.
     """
 
     name: str
@@ -68,6 +69,8 @@ class Peer:
     closing: bool = False
     stopped_mono_s: float = float("inf")
     greeted_at: float = 0.0
+    waits_s: float = 0.0
+    waits_for: str = ""
 
     @property
     def over(self) -> bool:
@@ -78,6 +81,11 @@ class Peer:
     def alive_at(self) -> float:
         """The latest instant at which the node is known to have been alive."""
         return min(self.last_answer, self.spoke_at or self.last_answer)
+
+    @property
+    def waiting(self) -> str:
+        """Which mount does not answer the node, in words."""
+        return f"{self.waits_for} has not answered for {self.waits_s:.0f} s"
 
     def send(self, do: str, **fields: Any) -> None:
         """Send an order if there is a connection; a lost connection shows as an event."""

@@ -40,6 +40,7 @@ class Trace:
     state: str
     line: SupervisorLine | None = None
     record: ExitRecord | None = None
+    boot_id: str = ""
 
 
 def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
@@ -54,7 +55,7 @@ def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
         if left.record is not None:
             return Trace("ended", record=left.record)
         if not left.alive:
-            return Trace("broken" if left.started else "nothing")
+            return Trace("broken" if left.started else "nothing", boot_id=left.boot_id)
         try:
             line = node.supervisor(run_id, start=False, timeout_s=_HELLO_S)
         except TransportError as error:

@@ -16,7 +16,15 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from orchestrator.controller.events import LeftOver, LogGrew, NodeEnded, Stopping, Stuck
+from orchestrator.controller.events import (
+    FilesAnswer,
+    FilesSilent,
+    LeftOver,
+    LogGrew,
+    NodeEnded,
+    Stopping,
+    Stuck,
+)
 from orchestrator.controller.monitor import Monitors
 from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.controller.reattach import Reattachment, ask_beside
@@ -34,6 +42,8 @@ _TICK_S, _LISTENED_S = 0.1, 0.25
 _DOUBT_AFTER_S = 1.2
 _UNSTOPPED_S = 20.0
 _GOODBYE_S = 1.0
+_FILES_SILENT_S = 5.0
+_MOST_MOUNT = 400
 _STUCK_S = (
     15.0  # after the grace period a node tries for 10 s to end what does not end, and then says so
 )
@@ -231,8 +241,9 @@ class Watch:
             via = ""
             if peer.line and peer.line.via:
                 via = f"{peer.line.via}, or this host behind it: "
+            silence = f"{via}no sign of life for {peer.silence_s:.1f} s"
             error = TransportError(
-                f"{via}no sign of life for {peer.silence_s:.1f} s; it stops the run by itself within {limits.lease_s:g} s",
+                f"{silence}; if it still runs, it stops the run by itself within {limits.lease_s:g} s",
                 kind="node_lost",
                 host=name,
                 run_id=self.plan.run_id,
@@ -276,9 +287,10 @@ class Watch:
         for name, peer in self.peers.items():
             # Hashing long logs takes its time; a node that falls silent meanwhile is lost as any
             # other.
-            if not peer.over and not peer.closing:
+            if not peer.over and (not peer.closing or peer.waits_s > _STUCK_S):
+                why = f": {peer.waiting}" if peer.waits_for else ""
                 peer.error = TransportError(
-                    "run did not end in time after its stop",
+                    f"run did not end in time after its stop{why}",
                     kind="node_lost",
                     host=name,
                     run_id=self.plan.run_id,
@@ -371,8 +383,18 @@ class Watch:
             case "lost":
                 self._lose_line(name, peer, event["error"])
 
+    def _take_wait(self, peer: Peer, mount: str, seconds: float) -> None:
+        """Take which mount has not answered a node for how long, none if all its files can be read."""
+        if seconds >= _FILES_SILENT_S > peer.waits_s:
+            self.stage.observe(FilesSilent(peer.name, mount, seconds))
+        elif peer.waits_s >= _FILES_SILENT_S > seconds:
+            self.stage.observe(FilesAnswer(peer.name, peer.waits_for, peer.waits_s))
+        peer.waits_for, peer.waits_s = mount, seconds
+
     def _take_beat(self, peer: Peer, event: Mapping[str, Any]) -> None:
         peer.spoke_at = event["mono"] - peer.offset_s
+        waits_s = float(event.get("waits_s", 0.0))
+        self._take_wait(peer, str(event.get("waits_for", ""))[:_MOST_MOUNT], waits_s)
         sent = peer.sent.pop(event["n"], None)
         if sent is None:
             return

@@ -26,6 +26,7 @@ from orchestrator.strictjson import strict_json
 
 _MAX_FILES = 4096
 _MAX_BYTES = Limits().output_bytes
+RESTARTED = "the node has restarted since (another boot id), and nothing of the run is left on it"
 _SAMPLES_BYTES = 4 << 20
 """What a node's samples may have beside the logs."""
 
@@ -177,6 +178,8 @@ def _collect_once(
         note = "without an exit record: its supervisor is gone"
         if fetched.alive:
             note = "still running on the node"
+        elif has_restarted(run, host, fetched.boot_id):
+            note = f"without an exit record: {RESTARTED}"
     if fetched.odd:
         note = "; ".join(
             [
@@ -185,6 +188,12 @@ def _collect_once(
             ]
         )
     return Collected(host, logs.received, len(fetched.sizes), False, note, fetched.odd, lives=lives)
+
+
+def has_restarted(run: RunDir, host: str, boot_id: str) -> bool:
+    """Return True if a node with this boot id has restarted since the run was planned."""
+    before = read_manifest(run).facts.get(host, {}).get("boot_id", "")
+    return "" not in (before, boot_id) and before != boot_id
 
 
 def is_complete(run: RunDir, host: str) -> bool:

@@ -33,8 +33,10 @@ def log_files(directory):
     sizes = {}
     for entry in entries_of(directory) or ():
         try:
-            if NAME.match(entry.name) and entry.is_file(follow_symlinks=False):
-                sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+            # Not entry.stat(): it stops all threads of this process while a server does not answer.
+            status = os.lstat(entry.path)
+            if NAME.match(entry.name) and stat.S_ISREG(status.st_mode):
+                sizes[entry.name] = status.st_size
         except FileNotFoundError:
             continue
     return sizes

@@ -10,6 +10,7 @@ import time
 
 from noderun.containers import enter_container
 from noderun.examination import FAILED, Examination
+from noderun.file_wait import FileWait, name_mount
 from noderun.files import Refused, digest_of, lacking
 from noderun.groups import make_group, members, oom_kills
 from noderun.launch import check_port, launch
@@ -39,6 +40,7 @@ class Run:
     def __init__(self, directory, tell):
         self.directory = directory
         self.tell = tell
+        self.files = FileWait()
         self.state = "new"
         self.order = {}
         self.renewed = time.monotonic()
@@ -163,10 +165,10 @@ class Run:
             self.stopped = time.monotonic()
             self.killed_at = self.stopped + self.order["grace_s"]
             self.tell("stopping", reason=reason, mono=self.stopped)
-            if reason.startswith(FAILED) and self.order.get("examines"):
-                self.tell(
-                    "collectives", report=self.examination.last_collectives(self.ranks.in_order())
-                )
+            if reason.startswith(FAILED) and self.order.get("examines") and not self.files.is_on:
+                with self.files:
+                    report = self.examination.last_collectives(self.ranks.in_order())
+                self.tell("collectives", report=report)
             self.signal(signal.SIGTERM)
         elif self.state in ("new", "armed"):
             self.state = "gone"
@@ -224,14 +226,20 @@ class Run:
         """Return {pid: start time} of what the launch script has started: of the processes in its
         container, if it has one.
         """
-        return self.container.processes() if self.container else self.find_processes()
+        if not self.container:
+            return self.find_processes()
+        with self.files:
+            return self.container.processes()
 
     def signal(self, number):
         """Signal what the launch script has started. What starts and watches a container ends by
         itself after it, and is only signalled if nothing is inside, not yet or not any more."""
-        if self.container and self.container.processes():
+        if self.container and self.files.is_on:
+            return  # its processes are known from files; they are ended when these can be read
+        if self.container and self.inside():
             self.told = True
-            self.container.signal(number)
+            with self.files:
+                self.container.signal(number)
         elif not self.is_entering():
             send_signal(self.find_processes(), number)
 
@@ -244,18 +252,21 @@ class Run:
         self.report_examination()
         now = time.monotonic()
         if self.container:
-            self.container.measure()
+            with self.files:
+                self.container.measure()
         if now - self.logs_checked > 1.0:
             self.logs_checked = now
-            sizes = log_files(".")
+            with self.files:
+                sizes = log_files(".")
+                full_disk = lacking(self.directory)
             if sum(sizes.values()) > self.order["output_limit_bytes"]:
                 self.stop(
                     "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
                 )
             if len(sizes) > MAX_FILES:
                 self.stop("output_limit: more than %d log files" % MAX_FILES)
-            if lacking(self.directory):
-                self.stop("storage_full: " + lacking(self.directory))
+            if full_disk:
+                self.stop("storage_full: " + full_disk)
             self.judge_progress(sizes, now)
         if self.main_status not in (None, 0) and self.state == "running":
             # From here on processes end because of the stop; without this reason the first of them
@@ -276,9 +287,10 @@ class Run:
     def is_entering(self):
         """Return True while the engine creates the container: it is ended when it has come, as
         without its client the engine would go on to make it."""
-        return (
-            self.container is not None and self.main_status is None and self.container.is_coming()
-        )
+        if self.container is None or self.main_status is not None:
+            return False
+        with self.files:
+            return self.container.is_coming()
 
     def see_to_the_end(self, now):
         """Kill processes that outlive the grace period; end the run when none is left."""
@@ -293,12 +305,28 @@ class Run:
             self.killed_at = max(self.killed_at, now + self.order["grace_s"])
             self.signal(signal.SIGTERM)
         if not left and self.main_status is not None:
-            if not self.container or self.container.is_over():
+            if not self.container or self.is_container_over():
                 self.read_ranks()
                 self.end()
-        elif now >= self.killed_at + STUCK_S:
+        elif now >= max(self.killed_at, self.files.answered) + STUCK_S:
             self.end(sorted(left))
         elif now >= self.killed_at:
+            self.signal(signal.SIGKILL)
+
+    def is_container_over(self):
+        """Return whether the end of the run's container is proved, or was waited for long enough."""
+        with self.files:
+            return self.container.is_over()
+
+    def do_without_files(self):
+        """Stop a run whose file system does not answer for as long as a log may be silent, and kill
+        one that was stopped after its grace period; called while the supervisor waits for it.
+        """
+        waited_s, limit_s = self.files.waited_s(), self.order.get("stall_s") or 0
+        if self.state == "running" and limit_s and waited_s > limit_s:
+            words = "run_timeout: %s has not answered for %g s"
+            self.stop(words % (name_mount(), limit_s))
+        elif self.state == "stopping" and time.monotonic() >= self.killed_at:
             self.signal(signal.SIGKILL)
 
     # -- a run that does not go on
@@ -308,7 +336,8 @@ class Run:
         reason = self.stall.overdue(self.order, sizes, now, self.meter.grew)
         if reason:
             self.end_overdue(reason)
-        told = self.stall.look(self.order, self.ranks.in_order(), sizes, now)
+        with self.files:
+            told = self.stall.look(self.order, self.ranks.in_order(), sizes, now)
         if told:
             self.tell(told[0], mono=now, **told[1])
 
@@ -317,26 +346,33 @@ class Run:
 
         A controller examines the ranks of all nodes.
         """
-        if self.state == "running" and self.examination.mark_overdue(reason):
+        if self.files.is_on:
+            self.stop(reason)
+        elif self.state == "running" and self.examination.mark_overdue(reason):
             self.examine()
             self.tell("overdue", reason=reason, mono=time.monotonic())
 
     def examine(self):
         """Begin to examine what every rank does; the report follows as an event."""
-        self.examination.begin(sorted(self.find_processes()))
+        if not self.files.is_on:
+            self.examination.begin(sorted(self.find_processes()))
 
     def report_examination(self):
         """Tell the report of a look that is over, and stop an overdue run that no controller is
         going to stop.
         """
-        if self.examination.is_over():
+        with self.files:
+            is_over = self.examination.is_over()
+        if is_over:
             self.tell("examined", report=self.examination.report, mono=time.monotonic())
         if self.examination.may_stop(self.order.get("examines") and is_attended(self.renewed)):
             self.stop(self.examination.overdue)
 
     def read_ranks(self):
         """Read rank records; a failed rank is reported at once and stops this node at once."""
-        for record in self.ranks.read(self.oom_kills if self.state == "running" else None):
+        with self.files:
+            ended = list(self.ranks.read(self.oom_kills if self.state == "running" else None))
+        for record in ended:
             self.tell("rank", **record)
             if record["code"] != 0 and self.state == "running":
                 self.stop(
@@ -347,14 +383,17 @@ class Run:
         """Begin the exit record: what happened. ``stuck``: processes that could not be ended, as
         they wait in the kernel.
         """
-        self.examination.give_up(self.stop_reason.startswith("run_timeout"))
         self.reap()  # so that the time of all processes is known
-        sizes = log_files(".")
+        with self.files:
+            self.examination.give_up(self.stop_reason.startswith("run_timeout"))
+            sizes, samples = log_files("."), self.sampler.leave()
+            if os.path.exists("env.sh"):
+                os.unlink("env.sh")
+            proof = self.container.read_proof() if self.container else None
         if sum(sizes.values()) > self.order["output_limit_bytes"] and not self.stop_reason:
             self.stop_reason = (
                 "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
             )
-        samples = self.sampler.leave()
         code, name = (None, None) if self.main_status is None else ending(self.main_status)
         self.stop_reason = self.stop_reason or (
             "stuck: processes %s outlive SIGKILL" % list(stuck) if stuck else ""
@@ -366,8 +405,6 @@ class Run:
         )
         if self.stop_reason and not self.stop_reason.startswith("rank_failed"):
             state = "stopped"
-        if os.path.exists("env.sh"):
-            os.unlink("env.sh")
         self.record = {
             "schema": SCHEMA,
             "run_id": self.order["run_id"],
@@ -388,7 +425,7 @@ class Run:
             "files": {},
         }
         if self.container:
-            self.record["container"] = self.container.read_proof()
+            self.record["container"] = proof
         self.state, self.hashing = (
             "closing",
             digests(sizes, self.order["output_limit_bytes"], samples),
@@ -400,7 +437,11 @@ class Run:
         write the exit record.
         """
         until = time.monotonic() + HASH_S
-        for name, size, digest in self.hashing:
+        while True:
+            with self.files:
+                name, size, digest = next(self.hashing, ("", 0, ""))
+            if not name:
+                break
             if digest:
                 self.record["files"][name] = {"bytes": size, "sha256": digest}
             now = time.monotonic()
@@ -409,8 +450,9 @@ class Run:
                     self.closing_told = now
                     self.tell("closing", file=name)
                 return
-        # On a full disk this frees the space that the record needs.
-        os.unlink("reserve")
-        write_json("exit.json", self.record)
+        with self.files:
+            # On a full disk this frees the space that the record needs.
+            os.unlink("reserve")
+            write_json("exit.json", self.record)
         self.state = "ended"
         self.tell("ended", record=self.record)

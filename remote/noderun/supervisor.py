@@ -2,6 +2,7 @@
 becomes one.
 """
 
+import _thread
 import base64
 import contextlib
 import json
@@ -14,6 +15,7 @@ import sys
 import time
 
 from noderun.exit_watch import ExitWatch
+from noderun.file_wait import name_mount
 from noderun.files import TAIL_BYTES, Refused, read_slice, unwritten
 from noderun.groups import remove_group
 from noderun.lock import OWNER_RECORD, hold_node, this_machine
@@ -32,6 +34,7 @@ SETTLE_S = 2.0
 """After the start, and after a rank was first seen: the ends of ranks are then known only by
 looking for them.
 """
+STAND_IN_S = 0.25
 
 
 def is_over_time():
@@ -72,6 +75,7 @@ class Supervisor:
             pause_s = self.pause_s()
             handles = list(self.ends.handles.values())
             ready = select.select(listeners + list(self.connections) + handles, [], [], pause_s)[0]
+            run.files.looked = time.monotonic()
             self.ends.take(ready)
             # A frozen node stops in this wait: judge lateness right after it, before anything that
             # queued up meanwhile.
@@ -81,13 +85,7 @@ class Supervisor:
                     "cancelled by Slurm, which ends the job"
                     + (" at its time limit" if is_over_time() else "")
                 )
-            for connection in ready:
-                if connection is self.listener:
-                    self.accept()
-                elif connection is self.name_socket:
-                    self.introduce()
-                elif connection in self.connections:
-                    self.receive(connection)
+            self.take(ready)
             run.reap()
             if run.state in ("running", "stopping", "closing"):
                 run.watch()
@@ -96,6 +94,35 @@ class Supervisor:
                     if not self.connections:
                         run.state = "gone"
         self.listener.close()
+
+    def take(self, ready):
+        """Take what has come at sockets that were ready."""
+        for one in ready:
+            is_open = one in (self.listener, self.name_socket) or one in self.connections
+            # While an order before it waited for a file, the other thread may have taken it.
+            if not is_open or not select.select([one], [], [], 0)[0]:
+                continue
+            if one is self.listener:
+                self.accept()
+            elif one is self.name_socket:
+                self.introduce()
+            else:
+                self.receive(one)
+
+    def stand_in(self):
+        """In a thread: act for the other one while that waits for the file system."""
+        files = self.run.files
+        while True:
+            time.sleep(STAND_IN_S)
+            if not files.waited_s():
+                continue
+            with files.right:
+                if files.waited_s():
+                    ready = select.select([self.listener] + list(self.connections), [], [], 0)[0]
+                    self.run.judge_lateness()
+                    self.take(ready)
+                    self.run.reap()
+                    self.run.do_without_files()
 
     def pause_s(self):
         """Return how long to wait for an order or for the end of a process before looking at the
@@ -240,7 +267,7 @@ class Supervisor:
         """
         self.owner = owner_record(self.run.order["owner"], state)
         # The record only informs others.
-        with contextlib.suppress(OSError), open(OWNER_RECORD, "r+b") as file:
+        with self.run.files, contextlib.suppress(OSError), open(OWNER_RECORD, "r+b") as file:
             file.write(self.owner)
 
     def beat(self, order, connection):
@@ -250,8 +277,11 @@ class Supervisor:
         self.run.renewed = time.monotonic()
         fields = {"n": order["n"], "mono": time.monotonic(), "state": self.run.state}
         tail = order.get("tail")
-        if tail and self.run.state in ("running", "stopping"):
-            data = read_slice(os.path.join("logs", tail["file"]), tail["offset"], TAIL_BYTES)
+        if self.run.files.is_on:
+            fields["waits_s"], fields["waits_for"] = self.run.files.waited_s(), name_mount()
+        elif tail and self.run.state in ("running", "stopping"):
+            with self.run.files:
+                data = read_slice(os.path.join("logs", tail["file"]), tail["offset"], TAIL_BYTES)
             fields.update(data=base64.b64encode(data).decode(), offset=tail["offset"])
         self.answer(connection, "beat", **fields)
 
@@ -259,6 +289,7 @@ class Supervisor:
         """Start the run."""
         self.run.renewed = time.monotonic()
         self.run.go(order.get("at"))
+        _thread.start_new_thread(self.stand_in, ())
         self.sign("running")
         self.run.sampler.begin()
 

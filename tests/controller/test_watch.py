@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from noderun.examination import FAILED
-from orchestrator.controller.events import LogGrew, NodeEnded, Started, Stopping
+from orchestrator.api.progress import Progress
+from orchestrator.controller.events import (
+    FilesAnswer,
+    FilesSilent,
+    LogGrew,
+    NodeEnded,
+    Started,
+    Stopping,
+)
 from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.errors import Interrupted, TransportError
 from orchestrator.plan.limits import Limits
@@ -104,6 +112,31 @@ def test_a_node_that_falls_silent_is_lost_and_the_others_are_stopped(tmp_path: P
     assert "it stops the run by itself within 9 s" in outcome.error.message
     assert outcome.answers["b"].silent and not outcome.answers["a"].silent
     assert reason(rig, "a") == A_NODE_FAILED
+
+
+def test_a_node_whose_files_do_not_answer_is_not_lost_and_its_mount_is_named(
+    rig: FakeBench,
+) -> None:
+    mount = "/home (nfs4 from server:/home)"
+
+    def answer() -> None:
+        rig.b.waits = None
+        call_later(0.2, lambda: [one.end_rank(1, 0, None) for one in rig.b.supervisors.values()])
+
+    def wait() -> None:
+        rig.b.waits = (mount, 7.0)
+        call_later(0.2, answer)
+
+    rig.runs(a=ending(0, 0.02), b=lasting)
+    rig.when[Started] = wait
+    assert rig.launch().run().state == "finished"
+    told = [event for event in rig.shown if isinstance(event, FilesSilent | FilesAnswer)]
+    assert told == [FilesSilent("b", mount, 7.0), FilesAnswer("b", mount, 7.0)]
+    lines = [line for event in told for line in Progress().take(event)]
+    assert lines == [
+        f"  b: {mount} has not answered for 7 s",
+        f"  b: {mount} answers again, after 7 s",
+    ]
 
 
 def test_what_runs_a_silent_node_is_asked_for_its_fate_before_the_verdict(tmp_path: Path) -> None:
@@ -262,6 +295,13 @@ def test_a_node_that_still_hashes_its_logs_after_a_stop_is_waited_for(rig: FakeB
     watch._stopping_since = time.monotonic() - 60
     watch._give_up_late_stops()
     assert watch.peers["a"].error and not watch.peers["b"].error
+    watch.peers["b"].waits_for, watch.peers["b"].waits_s = "/home (nfs4 from server:/home)", 60.0
+    watch._give_up_late_stops()
+    error = watch.peers["b"].error
+    assert error and error.message == (
+        "run did not end in time after its stop: "
+        "/home (nfs4 from server:/home) has not answered for 60 s"
+    )
 
 
 def test_what_is_being_stopped_neither_hangs_nor_goes_on(rig: FakeBench) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 _LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _INIT, _INTERRUPT, _BATCH_FORGET = (
     1,
@@ -25,6 +26,7 @@ _LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _INIT, _INTERRUPT, _BATCH_FORGET = (
     36,
     42,
 )
+_OPENDIR = 27
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _FORCE, _DETACH = 1, 2
 _SIZE = 1 << 30
@@ -43,11 +45,8 @@ def stalled_files(kind: str = "stalled_file") -> Iterator[str]:
     if kind not in ANSWERS:
         yield ""
         return
-    device = os.open("/dev/fuse", os.O_RDWR)
     with tempfile.TemporaryDirectory(prefix="stalled-", ignore_cleanup_errors=True) as folder:
-        options = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
-        if _LIBC.mount(b"stalled", folder.encode(), b"fuse", 0, options.encode()):
-            raise OSError(ctypes.get_errno(), "mount")
+        device = _mount(folder)
         threading.Thread(target=_take, args=(device, *ANSWERS[kind]), daemon=True).start()
         try:
             yield folder
@@ -57,9 +56,36 @@ def stalled_files(kind: str = "stalled_file") -> Iterator[str]:
             os.close(device)
 
 
-def _take(device: int, part_s: float | None = None) -> None:
+@contextmanager
+def frozen_folder(folder: Path) -> Iterator[None]:
+    """Have a server of a folder that answers nothing. At the end it does: whoever waits sees an empty
+    folder, and everybody else what was there before.
+    """
+    thawed = threading.Event()
+    device = _mount(str(folder))
+    server = threading.Thread(target=_take, args=(device, 0.0, thawed), daemon=True)
+    server.start()
+    try:
+        yield
+    finally:
+        thawed.set()
+        _LIBC.umount2(str(folder).encode(), _DETACH)
+        server.join()  # the device ends with the last one who waits
+        os.close(device)
+
+
+def _mount(folder: str) -> int:
+    device = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
+    if _LIBC.mount(b"stalled", folder.encode(), b"fuse", 0, options.encode()):
+        raise OSError(ctypes.get_errno(), "mount")
+    return device
+
+
+def _take(device: int, part_s: float | None = None, thawed: threading.Event | None = None) -> None:
     """Answer how the file system begins; with ``part_s`` also that each name is a large file, of
-    which a part comes after so many seconds: include/uapi/linux/fuse.h."""
+    which a part comes after so many seconds, and with ``thawed`` not before that is set:
+    include/uapi/linux/fuse.h."""
     with suppress(OSError):
         while question := os.read(device, 1 << 18):
             _, opcode, unique, node = struct.unpack_from("<IIQQ", question)
@@ -69,9 +95,12 @@ def _take(device: int, part_s: float | None = None) -> None:
                     "<IIIIHHII", major, min(minor, 31), ahead, 0, 12, 10, 1 << 16, 0
                 ).ljust(64, b"\0")
                 _answer(device, unique, body)
-            elif part_s is None or opcode in (_FORGET, _INTERRUPT, _BATCH_FORGET):
                 continue
-            elif opcode == _LOOKUP:
+            if thawed:
+                thawed.wait()
+            if part_s is None or opcode in (_FORGET, _INTERRUPT, _BATCH_FORGET):
+                continue
+            if opcode == _LOOKUP:
                 _answer(
                     device, unique, struct.pack("<QQQQII", 2, 1, 3600, 3600, 0, 0) + _attributes(2)
                 )
@@ -82,7 +111,7 @@ def _take(device: int, part_s: float | None = None) -> None:
                 time.sleep(part_s)
                 _answer(device, unique, bytes(size))
             elif opcode != _READ:
-                _answer(device, unique, bytes(16 if opcode == _OPEN else 0))
+                _answer(device, unique, bytes(16 if opcode in (_OPEN, _OPENDIR) else 0))
 
 
 def _answer(device: int, unique: int, body: bytes) -> None:

@@ -40,12 +40,15 @@ def node(tmp_path: Path) -> FakeNode:
     return node
 
 
-def planned(host: Host) -> dict[str, Any]:
+def planned(host: Host, **facts: Any) -> dict[str, Any]:
     """Return the manifest of the run as its controller writes it before the start."""
     folder = open_framework("simulated")
     (spec,) = configure(Request("resnet50", nodes=(1,), gpus=(1,)), [folder], [host]).specs
     return manifest_of(
-        plan_run(folder, spec, [host], run_id=RUN, repeat=1, port=20000), folder, "bench", {}
+        plan_run(folder, spec, [host], run_id=RUN, repeat=1, port=20000),
+        folder,
+        "bench",
+        {host.name: facts},
     )
 
 
@@ -191,6 +194,25 @@ def test_the_outcome_of_a_run_that_was_stopped_has_a_kind_that_exists(
     settle(run, ["a"])
     error = run.manifest_content()["outcome"]["error"]
     assert (error["kind"], error["message"]) == (kind, message)
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "note"),
+    [
+        ("boot of a", "its supervisor is gone"),
+        (
+            "another",
+            "the node has restarted since (another boot id), and nothing of the run is left on it",
+        ),
+    ],
+)
+def test_a_node_that_has_restarted_since_is_told_from_one_that_lost_its_supervisor(
+    node: FakeNode, run: RunDir, boot_id: str, note: str
+) -> None:
+    run.write_manifest(planned(node.host, boot_id=node.boot_id))
+    node.die()
+    node.boot_id = boot_id
+    assert collect_host(node, run).note == f"without an exit record: {note}"
 
 
 def test_what_is_left_of_a_run_is_asked_without_bringing_its_logs(node: FakeNode) -> None:

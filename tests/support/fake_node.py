@@ -84,7 +84,8 @@ class FakeNode:
     Faults: ``refusals`` (kind, message) of its next runs, ``silent``, ``away`` (no connection can
     be made), ``greets``, ``stranger`` (new connections, counted in ``contacts``, reach a server
     with another host key), ``corrupt_fetches`` (so many answers with a wrong byte), ``leftovers``
-    (process numbers), ``unverified`` (processes that may belong to a run), `break_lines`, `die`.
+    (process numbers), ``unverified`` (processes that may belong to a run), ``waits`` (the mount that does not answer its
+    supervisors, and for how long), `break_lines`, `die`.
     """
 
     def __init__(self, host: Host, root: Path, program: Program = idle) -> None:
@@ -104,6 +105,7 @@ class FakeNode:
         )
         self.refusals: list[tuple[str, str]] = []
         self.silent = self.away = self.greets = self.stranger = False
+        self.waits: tuple[str, float] | None = None
         self.contacts = 0
         self.corrupt_fetches = 0
         self.leftovers: list[int] = []

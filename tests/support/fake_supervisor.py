@@ -191,6 +191,8 @@ class FakeSupervisor:
             log = self.folder / "logs" / tail["file"]
             data = log.read_bytes()[tail["offset"] :][:16384] if log.exists() else b""
             fields |= {"data": base64.b64encode(data).decode(), "offset": tail["offset"]}
+        if self.node.waits:
+            fields["waits_for"], fields["waits_s"] = self.node.waits
         self.answer(line, "beat", **fields)
 
     def start(self) -> None:
