@@ -56,7 +56,9 @@ def _leave() -> None:
     os.kill(os.getpid(), signal.SIGINT)
     with _on_trial:
         try:
-            labs.down(_lab.directory)
-            _lab.directory.parent.rmdir()  # the last one succeeds
+            base = _lab.directory.parent
+            for directory in base.glob(f"{_lab.directory.name}*"):  # rows may have kept labs, too
+                labs.down(directory)
+            base.rmdir()  # the last one succeeds
         finally:
             os._exit(1)

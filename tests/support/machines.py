@@ -20,6 +20,9 @@ from orchestrator.lab.machines import require
 from orchestrator.lab.programs import choose_kind
 from tests.support import faultlab, judge
 
+_LOGINS, _NO_LOGIN = 10, 255
+"""On a busy computer a machine may not answer a login in time; a login is then made again."""
+
 
 def wanted(*, nfs: bool = False) -> Machines:
     """Return machines with the kernel of ORCH_TEST_KERNEL, that which the Makefile has downloaded,
@@ -104,7 +107,10 @@ def step_clock(lab: Lab, name: str, seconds: float) -> None:
 
 def inside(lab: Lab, name: str, command: str) -> str:
     """Return what a command prints on a machine, by ssh; fails with what it says if it does."""
-    done = faultlab.ssh(lab, name, command)
+    for _ in range(_LOGINS):
+        done = faultlab.ssh(lab, name, command)
+        if done.returncode != _NO_LOGIN:
+            break
     assert done.returncode == 0, done
     return done.stdout.decode()
 
