@@ -30,6 +30,7 @@ from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
 from orchestrator.controller.reattach import Reattachment, ask_beside
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
+from orchestrator.inventory import fold
 from orchestrator.nodes.conversation import SupervisorLine, refusal
 from orchestrator.nodes.fanout import each
 from orchestrator.plan.render import Plan
@@ -203,6 +204,12 @@ class Watch:
             if why:
                 self.peers[name].explain(why)
         state, error = first_cause(self.peers, self.plan.run_id)
+        waiting = [peer for peer in self.peers.values() if peer.waits_for and not peer.record]
+        if error and waiting:
+            names = fold(peer.name for peer in waiting)
+            words = f"not verified: whether the run has ended on {names}: {waiting[0].waiting}"
+            words += "; when it answers, orch collect fetches the logs"
+            error.hint = "; ".join(filter(None, [error.hint, words]))
         if self.stage.interrupt.signal and not (
             isinstance(error, TransportError) and error.is_of_identity
         ):

@@ -198,6 +198,22 @@ def lacking(directory):
     return ""
 
 
+def why_read_only(directory):
+    """Return why nothing new can be made in a directory, whose disk has failed; empty if it can.
+
+    After an error ext4 may go on to take what is written to open files, and lose it, and its flags
+    still say that it can be written to.
+    """
+    probe = os.path.join(directory, ".orch-probe")
+    try:
+        os.mkdir(probe, 0o700)
+        os.rmdir(probe)
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.EIO):
+            return "%s: %s; what is written there is lost" % (directory, error.strerror)
+    return ""
+
+
 def unwritten(error, path, disk, needed):
     """Return the refusal for an error while writing to a path; for a full disk, with the needed and
     the free space.

@@ -11,7 +11,7 @@ import time
 from noderun.containers import enter_container
 from noderun.examination import FAILED, Examination
 from noderun.file_wait import FileWait, name_mount
-from noderun.files import Refused, digest_of, lacking
+from noderun.files import Refused, digest_of, lacking, why_read_only
 from noderun.groups import make_group, members, oom_kills
 from noderun.launch import check_port, launch
 from noderun.logs import MAX_FILES, digests, log_files
@@ -27,6 +27,7 @@ SCHEMA = 1
 STUCK_S = 10.0
 RESERVE_BYTES = 1 << 18
 HASH_S = 0.2
+PROBE_S = 10.0
 CLEAR_UP_S = 5.0
 ENTER_S = 60.0
 UNARMED_S = 300.0  # with a thousand nodes, the last supervisor is started long after the first
@@ -57,7 +58,7 @@ class Run:
         self.emptied, self.told = None, False
         self.ranks = Ranks()
         self.record = None
-        self.logs_checked = 0.0
+        self.logs_checked = self.probed = 0.0
         self.stall = Stall()
         self.examination = Examination(directory)
         self.oom_kills, self.left_over = 0, []
@@ -258,7 +259,9 @@ class Run:
             self.logs_checked = now
             with self.files:
                 sizes = log_files(".")
-                full_disk = lacking(self.directory)
+                full_disk, failed_disk = lacking(self.directory), ""
+                if now - self.probed > PROBE_S:
+                    self.probed, failed_disk = now, why_read_only(self.directory)
             if sum(sizes.values()) > self.order["output_limit_bytes"]:
                 self.stop(
                     "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
@@ -267,6 +270,8 @@ class Run:
                 self.stop("output_limit: more than %d log files" % MAX_FILES)
             if full_disk:
                 self.stop("storage_full: " + full_disk)
+            if failed_disk:
+                self.stop("node_unfit: " + failed_disk)
             self.judge_progress(sizes, now)
         if self.main_status not in (None, 0) and self.state == "running":
             # From here on processes end because of the stop; without this reason the first of them

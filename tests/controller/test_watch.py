@@ -304,6 +304,19 @@ def test_a_node_that_still_hashes_its_logs_after_a_stop_is_waited_for(rig: FakeB
     )
 
 
+def test_a_run_whose_end_on_a_node_is_not_known_says_so(rig: FakeBench) -> None:
+    watch = rig.launch().watch
+    a, b = Peer("a", None), Peer("b", None)
+    watch.peers = {"a": a, "b": b}
+    a.blame_stop("run_timeout: longer than 5 s", 1.0, None)
+    b.waits_for, b.waits_s = "/home (nfs4 from server:/home)", 60.0
+    _, error = watch.verdict()
+    assert error and error.hint == (
+        "not verified: whether the run has ended on b: /home (nfs4 from server:/home) has not "
+        "answered for 60 s; when it answers, orch collect fetches the logs"
+    )
+
+
 def test_what_is_being_stopped_neither_hangs_nor_goes_on(rig: FakeBench) -> None:
     watch = rig.launch().watch
     peer = watch.peers["a"] = Peer("a", None)

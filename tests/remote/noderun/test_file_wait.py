@@ -1,8 +1,11 @@
-"""A supervisor whose file system does not answer: it says so, and does all that needs no file."""
+"""A supervisor whose file system does not answer or has failed: it says so, and does all that needs
+no file.
+"""
 
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from tests.faults.stalled import frozen_folder
 from tests.support import judge
 from tests.support.judge import LIMIT_S
-from tests.support.machine import DEAF, NEEDS_ROOT, RUN, Line, Machine, bearing, rank
+from tests.support.machine import DEAF, NEEDS_ROOT, RUN, Line, Machine, bearing, rank, supervisors
 
 pytestmark = NEEDS_ROOT
 UNTIL_GATE = (
@@ -69,3 +72,29 @@ def test_a_run_is_ended_while_its_files_cannot_be_read(machine: Machine, why: st
     assert expected.get(why, "run_timeout: /") in reason, reason
     if why == "its silence":
         assert reason.endswith(" has not answered for 3 s")
+
+
+def test_a_run_is_stopped_when_its_disk_has_failed(machine: Machine, tmp_path: Path) -> None:
+    """Without that its logs would be lost, which only the end of the run would show."""
+    image = tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+    machine.root.mkdir(mode=0o700)
+    mount = ["mount", "-o", "loop,errors=remount-ro", str(image), str(machine.root)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this computer has no loop devices")
+    try:
+        machine.root.chmod(0o700)
+        line = machine.start(RUN, SCRIPT)
+        machine.wait_for_log(RUN, "rank-0.out", b"1\n")
+        find = ["findmnt", "-nro", "SOURCE", str(machine.root)]
+        device = subprocess.check_output(find, text=True).strip().rpartition("/")[2]
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("test")
+        assert line.wait_for("stopping")["reason"] == (
+            f"node_unfit: {machine.folder(RUN)}: Read-only file system; what is written there is lost"
+        )
+        judge.wait_for(lambda: not bearing(RUN), LIMIT_S, "its rank lives")
+        judge.wait_for(lambda: not supervisors(machine.folder(RUN)), LIMIT_S, "it lives")
+    finally:
+        subprocess.run(["umount", "-l", str(machine.root)], check=True)
