@@ -153,8 +153,13 @@ class Peer:
             self.blame(at, "rank_failed", f"its launch script ended with {record.how}", stopped_at)
 
     def give_up(self, error: OrchError, at: float, stopped_at: float | None) -> None:
-        """Count the node as lost since ``at``."""
-        self.blame(at, error.kind, error.message, stopped_at)
+        """Count the node as lost since ``at``.
+
+        That is no cause of the run's end if the node itself has told one before, such as a failed
+        disk. The ends of its ranks may be a consequence of what the node was lost for.
+        """
+        if all(kind == "rank_failed" for _, kind, _ in self.causes):
+            self.blame(at, error.kind, error.message, stopped_at)
         self.error = error  # last: the watch loop takes it as the end of this node
 
     def explain(self, why: TransportError) -> None:

@@ -30,7 +30,14 @@ SCHEMA = 1
 """Of ``exit.json``. 1: first version."""
 STATES = ("finished", "failed", "stopped")
 _CPUS = r"\d{1,5}(?:-\d{1,5})?(?:,\d{1,5}(?:-\d{1,5})?){0,999}"
-_OWN_KINDS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
+_OWN_KINDS = (
+    "rank_failed",
+    "lease_expired",
+    "run_timeout",
+    "output_limit",
+    "storage_full",
+    "node_unfit",
+)
 """Kinds of errors for which a node stops a run by itself; its reason then begins with the kind."""
 _READER = Reader(null_is_missing=True)
 

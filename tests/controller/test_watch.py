@@ -304,6 +304,24 @@ def test_a_node_that_still_hashes_its_logs_after_a_stop_is_waited_for(rig: FakeB
     )
 
 
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [
+        ("node_unfit: /disk: Read-only file system", "failed"),
+        ("rank_failed: its launch script ended with SIGTERM", "lost"),
+    ],
+)
+def test_a_node_that_told_its_own_cause_before_it_was_lost_is_believed(
+    reason: str, state: str
+) -> None:
+    peer = Peer("a", None)
+    peer.blame_stop(reason, 10.0, None)
+    peer.give_up(TransportError("no sign of life", kind="node_lost", host="a"), 9.8, None)
+    ended, error = first_cause({"a": peer}, "r1")
+    expected = "/disk: Read-only file system" if state == "failed" else "no sign of life"
+    assert error and (ended, error.message) == (state, expected)
+
+
 def test_a_run_whose_end_on_a_node_is_not_known_says_so(rig: FakeBench) -> None:
     watch = rig.launch().watch
     a, b = Peer("a", None), Peer("b", None)

@@ -191,9 +191,13 @@ def read_only(trial: Trial) -> None:
         machines.read_only(lab, "node2")
         done = controller.end(process, LAST_S)
         said(trial, done)
-        assert done.code and "node2: " in done.err and "Read-only file system" in done.err, done
+        assert done.code and "orch: node2: " in done.err and "Read-only file system" in done.err, (
+            done
+        )
         assert left_within(lab, "node2", 60.0) == []
-        machines.inside(lab, "node2", "umount /disk; e2fsck -fy /dev/vda >&2; mount /dev/vda /disk")
+        collected = controller.orch("collect", timeout_s=LAST_S)
+        trial.notes.append(collected.out.splitlines()[-1].partition(" node2: ")[2])
+    machines.inside(lab, "node2", "umount /disk; e2fsck -fy /dev/vda >&2; mount /dev/vda /disk")
 
 
 @needs_local("V5", "the clock of a machine is stepped by an hour in mid-run")
