@@ -162,7 +162,9 @@ def _spans(numbers: frozenset[str]) -> str:
 
 
 def _same_padding(first: str, number: str) -> bool:
-    return len(first) == len(number) or first == "0" or not first.startswith("0")
+    if len(first) == len(number):
+        return True
+    return (first == "0" or not first.startswith("0")) and not number.startswith("0")
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

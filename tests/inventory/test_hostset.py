@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
@@ -144,6 +144,8 @@ def test_fold_undoes_expand(names: list[str]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.one_of(NUMBERED, NAMES), max_size=30))
+@example(["6", "07"])
+@example(["n9", "n10", "n011"])
 def test_sets_of_one_number_are_folded_as_clustershell_folds_them(names: list[str]) -> None:
     names = [name for name in names if len(re.findall("[0-9]+", name)) < 2]
     nodes = NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP)
