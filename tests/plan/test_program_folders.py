@@ -140,6 +140,16 @@ def test_the_sample_log_becomes_values_in_the_units_of_its_metrics(framework: st
         assert values[place] == pytest.approx(number)
 
 
+def test_a_latency_whose_deviation_perftest_cannot_compute_is_read() -> None:
+    # Of soft RoCE on a busy machine: the root of a sum that its rounding made negative.
+    row = (
+        " 2       1000          232.88         323514.23      1647.74  \t       4382.23     \t-nan"
+        "   \t\t86226.68 \t\t323514.23\n"
+    )
+    (reading,) = readings("perftest_lat", row)
+    assert (reading["typical"], reading["p99"]) == ("1647.74", "86226.68")
+
+
 # ------------------------------------------------------------------ NCCL tests
 
 ROWS = {
