@@ -28,7 +28,7 @@ def killed_and_resumed(trial: Trial) -> None:
     controller = trial.controller
     process = controller.start("bench", *BENCH)
     time.sleep(trial.random.uniform(0.0, BENCH_S) if trial.full else 4.0)
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     controller.end(process, 10)
     if not list(controller.project.glob("runs/*/bench.json")):
         assert judge.ours(trial.lab) == []
@@ -75,7 +75,7 @@ def killed_for_good(trial: Trial) -> None:
     lease_s = LEASE_S if trial.full else 3.0
     process = running(controller, "--lease", str(lease_s))
     time.sleep(trial.random.uniform(0.0, 1.0))
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     trial.clean_within(lease_s + 2.0 + GRACE_S)
     controller.end(process, 10)
     done = controller.orch("collect")

@@ -186,7 +186,7 @@ def killed_until_the_lease_ends(trial: Trial) -> None:
         words = trial.random.choice((THERE, JOB))
         process = running(controller, *CELL, *words, "--lease", str(LEASE_S))
         time.sleep(trial.random.uniform(0.0, 1.0))
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         trial.detected_s = judge.wait_until_clean(controller.lab, IDLE_S)
         controller.end(process, 10)
         done = controller.orch("resume", timeout_s=200)
@@ -215,7 +215,7 @@ def killed_and_resumed(trial: Trial) -> None:
     with cluster(trial) as controller:
         process = controller.start("bench", *CELL, *JOB)
         time.sleep(trial.random.uniform(0.0, BENCH_S))
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         controller.end(process, 10)
         if list(controller.project.glob("runs/*/bench.json")):
             done = controller.orch("resume", timeout_s=200)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from tests.e2e.rig import Controller
 from tests.faults.rows.common import DETECT_S, GRACE_S, LONG, SMALL
@@ -157,8 +157,7 @@ def _resumed(trial: Trial, controller: Controller, nodes: Sequence[str]) -> None
         time.sleep(trial.random.uniform(1.0, CELL_S))
     else:
         judge.wait_for(lambda: controller.bench != earlier and controller.runs, 60, "no run came")
-    with suppress(ProcessLookupError):  # a bench that was faster is over
-        os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     controller.end(process, 10)
     if controller.bench == earlier:
         trial.notes.append("killed before there was a bench")

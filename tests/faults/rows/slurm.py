@@ -133,7 +133,7 @@ def killed_and_resumed(trial: Trial) -> None:
     with job(trial) as (controller, number):
         process = controller.start("bench", *BENCH, "--hosts", f"srun:{number}")
         time.sleep(trial.random.uniform(0.0, BENCH_S + 6.0) if trial.full else 9.0)
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         controller.end(process, 10)
         if not list(controller.project.glob("runs/*/bench.json")):
             clean(trial, controller, CONTACT_S)

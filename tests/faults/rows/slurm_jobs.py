@@ -102,7 +102,7 @@ def waited_for(controller: Controller, process: subprocess.Popen[str]) -> str:
 def killed_in_the_queue(trial: Trial) -> None:
     with submitted(trial, behind=True) as (controller, process):
         time.sleep(trial.random.uniform(0.0, 1.0))
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         controller.end(process, 10)
         assert jobs(controller)
         bench_id = next(controller.project.glob(".orch/jobs/*")).stem
@@ -124,7 +124,7 @@ def killed_and_resumed_in_its_job(trial: Trial) -> None:
             lambda: list(controller.project.glob("runs/*/bench.json")), 40, "no bench began"
         )
         time.sleep(trial.random.uniform(0.0, 8.0))
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         controller.end(process, 10)
         before = jobs(controller)
         if trial.random.choice((True, False)):  # the job too

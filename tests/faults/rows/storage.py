@@ -161,7 +161,7 @@ def _cut_pull(trial: Trial, words: tuple[str, ...], node: str) -> None:
         lambda: (controller.node_run(node) / "exit.json").exists(), 30, "it does not end"
     )
     time.sleep(trial.random.uniform(0.1, 1.0))
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait(judge.LIMIT_S)
     faults.rate(trial.lab, node, None)
     assert not (home / "exit.json").exists() or judge.sha256(home / "exit.json")
