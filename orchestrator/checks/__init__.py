@@ -7,6 +7,7 @@ from orchestrator.checks.check import Check
 from orchestrator.checks.cross_node import same_machine
 from orchestrator.checks.differences import by_value
 from orchestrator.checks.facts import parse_facts
+from orchestrator.checks.infiniband import split_names
 from orchestrator.checks.judge import unfit
 
-__all__ = ["Check", "by_value", "same_machine", "parse_facts", "unfit"]
+__all__ = ["Check", "by_value", "same_machine", "parse_facts", "split_names", "unfit"]

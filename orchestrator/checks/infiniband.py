@@ -111,6 +111,17 @@ def _over_tcp(host: Host, facts: NodeFacts) -> str:
     return f"without a port, NCCL's data goes over TCP{through}"
 
 
+def split_names(value: str) -> tuple[bool, bool, list[str]]:
+    """Return of a list of names for NCCL whether it excludes them, whether they are whole names and
+    not beginnings of names, and the names.
+
+    >>> split_names("^=mlx5_1,mlx5_2:1")
+    (True, True, ['mlx5_1', 'mlx5_2:1'])
+    """
+    names = [word for word in value.lstrip("^=").split(",") if word]
+    return value.startswith("^"), "=" in value[:2], names
+
+
 def named_ports(value: str, ports: Sequence[PortFacts]) -> list[PortFacts]:
     """Return the ports that a value of NCCL_IB_HCA leaves: ``^`` excludes, ``=`` asks for whole
     names, and a name may have a port.
@@ -119,8 +130,8 @@ def named_ports(value: str, ports: Sequence[PortFacts]) -> list[PortFacts]:
     >>> [[port.device for port in named_ports(value, ports)] for value in ("mlx5_1", "^=mlx5_1:1")]
     [['mlx5_1', 'mlx5_10'], ['mlx5_2', 'mlx5_10']]
     """
-    excludes, is_exact = value.startswith("^"), "=" in value[:2]
-    words = [word.partition(":") for word in value.lstrip("^=").split(",") if word]
+    excludes, is_exact, listed = split_names(value)
+    words = [word.partition(":") for word in listed]
 
     def is_named(port: PortFacts) -> bool:
         return any(

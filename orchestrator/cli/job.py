@@ -37,8 +37,8 @@ def allocate_job(project: Project, engine: Engine, bench_id: str, request: Reque
     """Submit the job of a bench and wait until it has its hosts; return what ``--hosts`` calls them.
 
     What the job waits for is printed when it changes. Of two jobs that have a part of their hosts
-    each, the younger one is ended, and submitted again when the older one has all. Raises Interrupted for a signal, RunError if
-    the engine ends the job; it is over then.
+    each, the younger one is ended, and submitted again when the older one has all. Raises
+    Interrupted for a signal, RunError if the engine ends the job; it is over then.
     """
     engine.check(request)
     submit(project, bench_id, "", engine.name, request.options)

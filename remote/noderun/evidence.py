@@ -53,16 +53,14 @@ def slow_looks(limit):
 
 
 def add_look(known, values, now, find, limit, references=(), recent_s=RECENT_S):
-    """Add a look to what is known of devices, and return their slowdowns in it.
+    """Add a look to what is known of devices.
 
     ``known`` is {device: {"name", "metrics": {metric: {"values": {"of peers" or "alone": [[time,
     value]]}, "scores": {comparison: {"score", "slow", "looks", "since", "named", "slower"}}}}}}, and
-    is changed.
-    ``values`` is {device: {metric: value}}, of which a larger one is faster; ``references`` are
-    [pattern of names, metric, value, tolerance], the first that fits counts. Times are in seconds. Returns {device:
-    {metric: {comparison: slowdown}}}; 0.05 is 5 % more time.
+    is changed. ``values`` is {device: {metric: value}}, of which a larger one is faster;
+    ``references`` are [pattern of names, metric, value, tolerance], the first that fits counts.
+    Times are in seconds; ``find`` is a share, 0.05 is 5 % more time.
     """
-    slowdowns = {}
     for device, of_device in values.items():
         for metric, value in of_device.items():
             state = known[device]["metrics"].setdefault(metric, {"values": {}, "scores": {}})
@@ -81,10 +79,8 @@ def add_look(known, values, now, find, limit, references=(), recent_s=RECENT_S):
                 found["reference"] = figure[0] / value - 1, figure[1]
             for key, (slower, margin) in found.items():
                 weigh(state["scores"].setdefault(key, new_score()), slower, margin, limit, now)
-            slowdowns.setdefault(device, {})[metric] = {key: of[0] for key, of in found.items()}
             if not state["scores"].get("past", {}).get("named"):  # a fault is no past to return to
                 state["values"][kind] = thin([*earlier, [now, own]], now, recent_s)
-    return slowdowns
 
 
 def figure_of(name, metric, references):

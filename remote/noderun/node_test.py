@@ -22,7 +22,7 @@ import time
 import zlib
 
 from noderun.device_timers import METRICS, time_devices
-from noderun.evidence import RECENT_S, add_look, score_limit, slow_looks
+from noderun.evidence import RECENT_S, add_look, median, score_limit, slow_looks
 from noderun.files import open_regular
 from noderun.records import write_json
 from noderun.sysfs import first_line
@@ -157,7 +157,7 @@ def judge(args, state, results, present, limit):
         ]
         for metric, key, score in sorted(scores, key=lambda found: -found[2]["score"]):
             text = "%s %.1f%% slower than %s in %d of %d looks since %s" % (
-                metric, 100 * middle(score["slower"]), WORDS[key], score["slow"], score["looks"], day(score["since"]),
+                metric, 100 * median(score["slower"]), WORDS[key], score["slow"], score["looks"], day(score["since"]),
             )  # fmt: skip
             if score["named"]:
                 failed.setdefault(device, text)
@@ -167,11 +167,6 @@ def judge(args, state, results, present, limit):
     if gpus < args.gpus:
         failed["node"] = "expected %d GPUs, found %d" % (args.gpus, gpus)
     return failed, watched
-
-
-def middle(values):
-    """Return the upper median; 0 of nothing."""
-    return sorted(values)[len(values) // 2] if values else 0.0
 
 
 def day(when):

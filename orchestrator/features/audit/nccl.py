@@ -8,6 +8,7 @@ from functools import cache
 from importlib.resources import files
 from ipaddress import IPv4Interface, IPv6Interface
 
+from orchestrator.checks import split_names
 from orchestrator.checks.check import Check, failure, ok, warning
 from orchestrator.checks.facts import NodeFacts
 from orchestrator.features.audit.catalogue import CATALOGUE
@@ -110,9 +111,10 @@ def _missing_devices(host: str, effective: Mapping[str, str], facts: NodeFacts) 
     """Names of NCCL_IB_HCA that match no device: ``^`` excludes, ``=`` asks for the whole name."""
     value = effective.get("NCCL_IB_HCA", "")
     names = {port.device for port in facts.infiniband}
-    wanted = [entry.partition(":")[0] for entry in value.lstrip("^=").split(",") if entry]
-    lost = [word for word in wanted if not _matching(word, names, "=" in value[:2])]
-    if lost and not value.startswith("^"):
+    excludes, is_exact, listed = split_names(value)
+    wanted = [entry.partition(":")[0] for entry in listed]
+    lost = [word for word in wanted if not _matching(word, names, is_exact)]
+    if lost and not excludes:
         there = ", ".join(sorted(names)) or "none"
         yield _warn(host, f"NCCL_IB_HCA={value}: no device {', '.join(lost)}", f"of {there}")
 
@@ -135,10 +137,9 @@ def _interfaces(
     value = effective.get("NCCL_SOCKET_IFNAME", "")
     if not value or not report.interfaces:
         return
-    prefixes = [word for word in value.lstrip("^=").split(",") if word]
-    is_exact = "=" in value[:2]
+    excludes, is_exact, prefixes = split_names(value)
     matched = {name for word in prefixes for name in _matching(word, report.interfaces, is_exact)}
-    if value.startswith("^"):
+    if excludes:
         matched = set(report.interfaces) - matched - {"lo"}
     shown = f"NCCL_SOCKET_IFNAME={value}"
     if not matched:

@@ -89,7 +89,7 @@ def _private(tenant: Tenant) -> Answer:
     value = tenant.slurm["PrivateData"]
     shown = set(_HIDDEN) - set(value.split(","))
     found = f"PrivateData={value}"
-    return found, f"{','.join(_HIDDEN)}" if shown else ""
+    return found, ",".join(_HIDDEN) if shown else ""
 
 
 def _confined(tenant: Tenant) -> Answer:
