@@ -37,8 +37,7 @@ def work(jobs):
 
 if __name__ == "__main__":
     for _ in share_out(work, range(8), worth=True, most=2):
-        pass
-    time.sleep(600)
+        time.sleep(600)  # the workers go on, and wait when nothing is left
 """
 
 
@@ -90,7 +89,8 @@ def test_workers_end_when_their_parent_is_killed(
         "no work was begun",
     )
     killed(parent, workers(parent.pid))
-    assert len(list(jobs.iterdir())) == begun  # what was still to be done is not begun any more
+    # What was still to be done is not begun any more. Two may have begun between the look and the end.
+    assert begun <= len(list(jobs.iterdir())) <= max(begun, 2)
 
 
 def test_ctrl_c_waits_for_no_share_in_progress(tmp_path: Path) -> None:
