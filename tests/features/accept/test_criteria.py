@@ -40,6 +40,7 @@ from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judg
 from orchestrator.record.archive import seal, verify
 from orchestrator.record.state_file import write_state
 from tests.support.acceptances import acceptance
+from tests.support.features import needs
 
 Row = dict[str, str]
 
@@ -173,6 +174,7 @@ def test_nothing_of_the_public_criteria_is_met_without_evidence() -> None:
             assert all(one.why for one in answers)
 
 
+@needs("audit")
 def test_each_public_criterion_stands_once_for_a_place_and_names_what_there_is() -> None:
     document = open_criteria("clustermax")
     criteria = criteria_of(document)

@@ -16,6 +16,7 @@ from orchestrator.features.accept.suite_plan import SuitePlan, plan_suite, show
 from orchestrator.inventory import open_inventory
 from orchestrator.record.project import Project
 from tests.support import hashing
+from tests.support.features import needs
 
 STAGE = """\
 stages:
@@ -176,7 +177,10 @@ def test_a_bar_that_reference_figures_judge_needs_nothing_else(
 
 
 @pytest.mark.parametrize("gpus", [0, 8])
-@pytest.mark.parametrize("name", suites())
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=needs("audit") if name == "clustermax" else ()) for name in suites()],
+)
 def test_a_suite_that_comes_with_orch_has_no_fault(name: str, gpus: int, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(
         f"schema: 1\nhosts: {{n1: {{address: 10.0.0.1, gpus: {gpus}, slots: 1}}}}\n"
