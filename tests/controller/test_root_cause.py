@@ -331,11 +331,14 @@ def left(
     errors: dict[str, str],
     codes: dict[str, int],
     ends_s: dict[str, float],
+    nodes: int = 2,
 ) -> RunDir:
     """Write down a run of the ranks 0 on a and 1 on b, of 6 steps, that came to a step."""
-    rig = FakeBench(directory)
+    rig = FakeBench(directory, spares=("c",))
     run = RunDir(directory / "r1")
-    plan = plan_run(rig.folder, rig.spec, rig.hosts, run_id="r1", repeat=1, port=20000)
+    hosts = (*rig.hosts, *rig.spares)
+    spec = replace(rig.spec, nodes=nodes)
+    plan = plan_run(rig.folder, spec, hosts, run_id="r1", repeat=1, port=20000)
     run.write_manifest(manifest_of(plan, rig.folder, "bench-1", {}))
     lines = [
         f"orch step={number} t={9 + number}.5 step_time_s=1.0 samples=256 loss=nan\n"
@@ -411,7 +414,6 @@ def test_what_the_launcher_of_a_rank_that_left_early_says_is_not_its_own(tmp_pat
         ),
         pytest.param({"errors": {"a": GONE, "b": GONE}}, id="it lost another one itself"),
         pytest.param({"codes": {"a": 1, "b": 3}}, id="it failed"),
-        pytest.param({"ends_s": {"a": 20.0, "b": 60.0}}, id="it was stopped"),
         pytest.param({"ends_s": {"a": 20.0, "b": 21.5}}, id="it ended after the failure"),
     ],
 )
@@ -426,6 +428,49 @@ def test_a_rank_that_left_before_the_first_step_is_the_cause(tmp_path: Path) -> 
         error.message
         == "rank 1 ended with exit code 0 before its first step, and the others waited for it"
     )
+
+
+# --- a rank that closed its connections and still ran when the run was stopped
+
+STUCK = LEFT | {"ends_s": {"a": 20.0, "b": 60.0}}
+
+
+def test_of_two_nodes_that_lost_each_other_none_is_named(tmp_path: Path) -> None:
+    error = with_its_cause(left(tmp_path, **STUCK))
+    assert error.host == ""
+    assert error.message == (
+        "a lost the connections to b, where rank 1 still ran when the run was stopped; "
+        "which rank is the cause is not known"
+    )
+    assert error.hint is not None and "peer [10.11.0.3 (b)]:39114" in error.hint
+
+
+@pytest.mark.parametrize("host", ["a", "c"])
+def test_a_node_that_all_others_lost_is_named(tmp_path: Path, host: str) -> None:
+    run = left(tmp_path, nodes=3, **STUCK)
+    record = json.loads(run.log_path("a", "exit.json").read_text())
+    record["ranks"][0]["rank"] = 2
+    run.log_path("c", "exit.json").write_text(json.dumps(record))
+    run.log_path("c", "rank-2.err").write_text(GONE.replace("10.11.0.3", "b"))
+    error = with_its_cause(run, host, 0 if host == "a" else 2)
+    assert (error.host, error.message) == (
+        "b",
+        "rank 1 still ran when the run was stopped, and a,c had lost the connections to it",
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"errors": {"a": GONE, "b": GONE}}, id="it lost another one itself"),
+        pytest.param({"errors": {"a": MEMORY}}, id="the other has a cause of its own"),
+        pytest.param({"errors": {"a": GONE.replace("10.11.0.3", "10.11.0.9")}}, id="of no node"),
+        pytest.param({"ends_s": {"a": 20.0, "b": 30.0}, "codes": {"a": 1, "b": 3}}, id="it failed"),
+    ],
+)
+def test_a_rank_that_was_stopped_is_not_named_where(tmp_path: Path, change: dict[str, Any]) -> None:
+    error = with_its_cause(left(tmp_path, **(STUCK | change)))
+    assert (error.host, error.message) == ("a", "rank 0 ended with exit code 1")
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
