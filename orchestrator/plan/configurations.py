@@ -194,11 +194,12 @@ def _ranks_by_default(folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[i
         return usual, f"{folder.framework.name} default"
     unknown = [host.name for host in hosts if host.capacity is None]
     if unknown:
-        raise ConfigError(
-            f"the inventory does not give the number of GPUs of {fold(unknown)}",
-            where="--gpus",
-            hint="give --gpus N, or set gpus: in the inventory, to 0 for nodes without GPUs",
-        )
+        message = f"the inventory does not give the number of GPUs of {fold(unknown)}"
+        hint = "give --gpus N, or set gpus: in the inventory, to 0 for nodes without GPUs"
+        if all(host.transport == "srun" for host in hosts):
+            message = f"Slurm decides how many GPUs of the job each of {fold(unknown)} has"
+            hint = "ask for the GPUs of a node, gpus-per-node=N, or give --gpus N"
+        raise ConfigError(message, where="--gpus", hint=hint)
     return min((host.capacity or 0 for host in hosts), default=1), "inventory"
 
 

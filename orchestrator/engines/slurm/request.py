@@ -17,12 +17,12 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.engines.slurm.options import gpus_of_node, minutes, refuse_gpus, refuse_misspelt
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, expand, fold, nearest
-from orchestrator.plan.option_values import seconds
 
 IDLE_S = 120
 """Seconds without a step after which the script lets the nodes go."""
@@ -31,8 +31,6 @@ _GPUS = (8, 4, 2, 1, 6, 10, 16, 64)
 """GPUs that the job may have of a node where its options do not say so, the usual number first."""
 _DEVICES = "cuda_visible_devices"
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
-_OF_GPUS = re.compile(r"(?:gres[/:])?gpu(?:[:=](?![0-9]+$)[^:=]+)?(?:[:=]([0-9]{1,6}))?")
-_DURATION = re.compile(r"\d+(?:\.\d+)?[smh]")
 _OWN = {
     "job-name": "orch finds the job by its name",
     "output": "the job writes nothing; logs are in the bench's folder",
@@ -56,6 +54,8 @@ _FLAGS = (
     "reboot",
     "hold",
     "ignore-pbs",
+    "overcommit",
+    "stepmgr",
 )
 _SHORT = {
     "A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task", "D": "chdir", "d": "dependency",
@@ -119,19 +119,16 @@ class JobWanted:
                 f"expected a number of nodes, got {asked['nodes']!r}", where="--slurm"
             )
         names = self.host_names or [f"slurm-{rank}" for rank in range(most)]
-        tasks = asked["ntasks-per-node"]
+        tasks = asked.get("ntasks-per-node", "")
         slots = int(tasks) if tasks.isdecimal() else 1
         return tuple(
-            Host(name, name, gpus=_gpus(asked), slots=slots, transport="srun") for name in names
+            Host(name, name, gpus=gpus_of_node(asked), slots=slots, transport="srun")
+            for name in names
         )
 
     @property
     def _asked(self) -> dict[str, str]:
-        asked = {}
-        for option in self.options:
-            name, _, value = option.partition("=")
-            asked[name.removeprefix("--")] = value
-        return asked
+        return _values(self.options)
 
     @property
     def _most(self) -> int:
@@ -158,7 +155,7 @@ class JobWanted:
         """
         if not self._most:
             return
-        stand_ins, count = self.hosts, _gpus(self._asked)
+        stand_ins, count = self.hosts, gpus_of_node(self._asked)
         named = [host for host in listed if host.name in self.host_names]
         likes = {_kind(host): host for host in reversed(named or listed)}
         for like in (*reversed(likes.values()), None):
@@ -193,6 +190,12 @@ class JobWanted:
         return JobWanted((*kept, f"--nodes={len(hosts)}", f"--nodelist={fold(hosts)}"))
 
 
+def _values(options: Iterable[str]) -> dict[str, str]:
+    """Return the value of each option, empty for one without."""
+    pairs = (option.removeprefix("--").partition("=") for option in options)
+    return {name: value for name, _, value in pairs}
+
+
 def _kind(host: Host) -> tuple[object, ...]:
     """Return the properties of a host that a plan may depend on.
 
@@ -217,36 +220,6 @@ def _like(like: Host | None, host: Host, gpus: int | None, of_job: bool) -> Host
     return replace(
         like, name=host.name, address=host.address, transport=host.transport, gpus=gpus, vars=own
     )
-
-
-def _gpus(asked: Mapping[str, str]) -> int | None:
-    """Return the GPUs of a node that options of sbatch ask for, as ``8``, ``a100:8`` or
-    ``gpu:a100:8(S:0-1)``.
-
-    >>> [_gpus({"gres": text}) for text in ("gpu", "gpu:2", "gpu:tesla:2(S:0-1)", "gres/gpu:h100:8,tmp:3", "gpu=4")]
-    [1, 2, 2, 8, 4]
-    """
-    texts = [f"gpu:{part}" for part in _parts(asked.get("gpus-per-node", ""))]
-    texts += [part for name in ("gres", "tres-per-node") for part in _parts(asked.get(name, ""))]
-    counts = [int(match[1] or 1) for match in map(_OF_GPUS.fullmatch, texts) if match]
-    total = (
-        "gpus",
-        "gpus-per-task",
-        "gpus-per-socket",
-        "tres-per-job",
-        "tres-per-task",
-        "tres-per-socket",
-    )
-    if not counts and any(name in asked for name in total):
-        return None
-    return sum(counts)
-
-
-def _parts(text: str) -> list[str]:
-    """Return the parts of a list of generic resources, without the sockets or devices that stand
-    behind them in brackets.
-    """
-    return [part for part in re.sub(r"\([^()]*\)", "", text).split(",") if part]
 
 
 def job_name(bench_id: str) -> str:
@@ -279,9 +252,11 @@ def parse_job(text: str, nodes: int, spares: int = 0) -> JobWanted:
             raise ConfigError(f"expected no {name}: {_OWN[name]}", where="--slurm")
         if name in options:
             raise ConfigError(f"{name} is set twice", where="--slurm")
-        options[name] = (
-            f"--{name}={_minutes(value) if name == 'time' else value}" if equals else f"--{name}"
-        )
+        refuse_misspelt(name)
+        if name in ("time", "time-min"):
+            value = minutes(value, name)
+        options[name] = f"--{name}={value}" if equals else f"--{name}"
+    refuse_gpus(_values(options.values()))
     if "nodes" not in options and not nodes:
         hint = "add --nodes or --shape, or nodes=4 to --slurm"
         raise ConfigError("expected the number of nodes", where="--slurm", hint=hint)
@@ -297,7 +272,8 @@ def parse_job(text: str, nodes: int, spares: int = 0) -> JobWanted:
             hint=hint,
         )
     options.setdefault("nodes", f"--nodes={least}")
-    options.setdefault("ntasks-per-node", "--ntasks-per-node=1")
+    if "ntasks" not in options:  # beside it, one task a node would be the most
+        options.setdefault("ntasks-per-node", "--ntasks-per-node=1")
     return JobWanted(tuple(options.values()))
 
 
@@ -371,20 +347,12 @@ def _split_options(text: str) -> list[str]:
         else:
             words.append(part.strip().removeprefix("--"))
     for word in words:
-        if re.search(r"\s[a-z][a-z0-9-]*(=|$)", word) and not word.startswith(
+        if re.search(r"(?:\s|;\s*)[a-z][a-z0-9-]*(=|$)", word) and not word.startswith(
             ("comment=", "chdir=")
         ):
-            hint = f"separate options by commas: {','.join(word.split())}"
+            apart = re.sub(r"[;\s]+", ",", word)
+            hint = f"separate options by commas: {apart}"
             raise ConfigError(
                 f"expected OPTION=VALUE,…, got {word[:60]!r}", where="--slurm", hint=hint
             )
     return words
-
-
-def _minutes(text: str) -> str:
-    """Return a duration in whole minutes, as Slurm counts them; its own forms, such as 2-12 or
-    1:30:00, stay.
-    """
-    if _DURATION.fullmatch(text):
-        return str(math.ceil(seconds(text, "--slurm time") / 60))
-    return text

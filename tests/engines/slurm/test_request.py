@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.engines.slurm import options as sbatch_options
 from orchestrator.engines.slurm import request as job
 from orchestrator.engines.slurm.request import IDLE_S, parse_job
 from orchestrator.errors import ConfigError
@@ -31,6 +32,11 @@ from tests.support.refusing_slurm import submitted, with_refusing_slurm
         ("--partition=gpu, qos=high", ["--partition=gpu", "--qos=high"]),
         ("time=90s", ["--time=2"]),
         ("time=1h", ["--time=60"]),
+        ("time=1h30m", ["--time=90"]),
+        ("time=1d,time-min=90m", ["--time=1440", "--time-min=90"]),
+        ("time=UNLIMITED", ["--time=UNLIMITED"]),
+        ("--container-image=a/b:1 -p gpu", ["--container-image=a/b:1", "--partition=gpu"]),
+        ("-p gpu -O", ["--partition=gpu", "--overcommit"]),
         ("time=1-12:00:00", ["--time=1-12:00:00"]),
         ("nodelist=n[1,3-4],n7,time=5m", ["--nodelist=n[1,3-4],n7", "--time=5"]),
         ("exclusive,gres=gpu:2", ["--exclusive", "--gres=gpu:2"]),
@@ -47,7 +53,7 @@ from tests.support.refusing_slurm import submitted, with_refusing_slurm
 def test_options_are_those_of_sbatch_and_nodes_those_of_the_bench(
     text: str, options: list[str]
 ) -> None:
-    assert doctest.testmod(job).failed == 0
+    assert doctest.testmod(job).failed == doctest.testmod(sbatch_options).failed == 0
     assert list(parse_job(text, 4).options) == [*options, "--nodes=4", "--ntasks-per-node=1"]
 
 
@@ -60,6 +66,7 @@ def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
         "--nodelist=n[1-2]",
     )
     assert parse_job("partition=gpu", 4, spares=2).options[1] == "--nodes=6"
+    assert parse_job("ntasks=16", 4).options == ("--ntasks=16", "--nodes=4")
     assert {"--no-requeue", "--no-kill", "--job-name=orch-b1"} <= set(wanted.argv("b1"))
 
 
@@ -83,6 +90,21 @@ def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
         ("partition=gpu", 0, "expected the number of nodes. add --nodes or --shape"),
         ("nodes=2", 4, "expected nodes for the largest run, 4, got nodes=2"),
         ("nodes=1-3", 4, "got nodes=3"),
+        (
+            "--partion=gpu",
+            4,
+            "expected an option of sbatch, got 'partion'. did you mean 'partition'?",
+        ),
+        ("qso=high", 4, "did you mean 'qos'?"),
+        ("--gpu-per-node=8", 4, "did you mean 'gpus-per-node'?"),
+        ("gpu=8", 4, "did you mean 'gpus'?"),
+        ("--gre=gpu:8", 4, "did you mean 'gres'? write its whole name"),
+        ("gres=gpus:8", 4, "expected gpu:N or gpu:TYPE:N, got 'gpus:8'. did you mean gres=gpu:8?"),
+        ("tres-per-node=gres/GPU:h100:8", 4, "did you mean tres-per-node=gres/gpu:h100:8?"),
+        ("gres=gpu:8,gpus-per-node=4", 4, "the GPUs of a node once, got gpus-per-node and gres"),
+        ("partition=gpu;gres=gpu:8", 4, "separate options by commas: partition=gpu,gres=gpu:8"),
+        ("time=soon", 4, "--slurm time: expected a time, got 'soon'. as in time=90m"),
+        ("time-min=1:2:3:4", 4, "--slurm time-min: expected a time"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(text: str, nodes: int, words: str) -> None:
@@ -149,6 +171,10 @@ def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) 
         ("nodes=1,gres=gpu:a100:2(IDX:0,3),gpu:t4:1,shard:8", ["slurm-0"], 3, 1),
         ("nodes=1,gres=gpu:1g.5gb:2", ["slurm-0"], 2, 1),
         ("nodes=1,gpus=16", ["slurm-0"], None, 1),
+        ("nodes=1,gpus-per-task=2", ["slurm-0"], 2, 1),
+        ("nodes=1,gpus-per-task=h100:1,ntasks-per-node=8", ["slurm-0"], 8, 8),
+        ("nodes=1,tres-per-task=gres/gpu:1,ntasks-per-node=4", ["slurm-0"], 4, 4),
+        ("nodes=1,gpus-per-task=1,ntasks=8", ["slurm-0"], None, 1),
     ],
 )
 def test_stand_ins_for_the_jobs_hosts_have_what_is_asked_for(
@@ -281,6 +307,14 @@ def test_what_only_the_hosts_of_the_job_can_refuse_is_submitted(
     assert errors[0].startswith(
         "orch: --slurm: expected a job that Slurm accepts: Invalid partition name specified"
     ), errors
+
+
+def test_gpus_of_a_whole_job_are_asked_for_by_node(tmp_path: Path) -> None:
+    bench = ("bench", "resnet50", "-f", "simulated", "--nodes", "2", "--dry-run")
+    done = orch(tmp_path, *bench, "--slurm", "gpus=16")
+    assert done.returncode == 2
+    assert "Slurm decides how many GPUs of the job each of slurm-[0-1] has" in done.stderr
+    assert "gpus-per-node=N" in done.stderr
 
 
 def test_hosts_of_a_job_may_be_like_any_of_the_inventory() -> None:
