@@ -41,7 +41,9 @@ stages:
 REFERENCE = """\
 device: "NVIDIA H200"
 source: "a table"
-figures: [{framework: gemm, metric: tflops_rank, at: {dtype: bf16, size: 8192}, value: 668.76, tolerance: 8%}]
+figures:
+  - {framework: gemm, metric: tflops_rank, at: {dtype: bf16, size: 8192}, value: 668.76, tolerance: 8%,
+     seen: [647.5, 670], devices: 9}
 """
 FACTS = {
     "hostname": "box",

@@ -54,9 +54,9 @@ from orchestrator.results.planned import planned_runs
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Summary, of_bench
 
-SCHEMA = 3
+SCHEMA = 4
 """Of certificate.json. 1: first version. 2: `figures`, and `least` of what was judged. 3: `audit`,
-`criteria` and their `criteria_source`."""
+`criteria` and their `criteria_source`. 4: `reference_seen` and `reference_devices` of figures."""
 _PEERS = "peers"
 _ALL_SLOW = "devices that are all equally slow would pass"
 _UNJUDGED = (

@@ -21,7 +21,8 @@ class UnitFigure:
     ``value`` is the median over the repeats, ``low`` and ``high`` the ends of its 95 % interval,
     None with one repeat. ``of_median`` is its share of the median of all units, None without
     others; ``reference`` the value of the reference figure and ``of_reference`` its share of that,
-    None if none is known for ``device``.
+    None if none is known for ``device``. ``reference_seen`` is the range of the values behind it,
+    of ``reference_devices`` devices, where that was measured.
     """
 
     stage: str
@@ -37,6 +38,8 @@ class UnitFigure:
     of_median: float | None
     reference: float | None
     of_reference: float | None
+    reference_seen: tuple[float, float] | None = None
+    reference_devices: int = 0
 
 
 def figures_of(stage: str, group: Group, references: Sequence[Reference]) -> Iterator[UnitFigure]:
@@ -63,6 +66,8 @@ def figures_of(stage: str, group: Group, references: Sequence[Reference]) -> Ite
             value / typical if len(values) > 1 and typical > 0 else None,
             known.value if known else None,
             value / known.value if known else None,
+            known.seen if known else None,
+            known.devices if known else 0,
         )
 
 

@@ -110,6 +110,9 @@ def figure_cells(figure: UnitFigure) -> tuple[str, str, str, str]:
     reference = f"no reference for {figure.device or 'it'}"
     if figure.reference is not None and figure.of_reference is not None:
         reference = f"{figure.of_reference:.1%} of the reference, {format_number(figure.reference)}"
+        if figure.reference_seen:
+            low, high = map(format_number, figure.reference_seen)
+            reference += f" ({low} to {high} on {figure.reference_devices} devices)"
     return figure.subject, value, of_median, reference
 
 

@@ -28,7 +28,10 @@ _OF_STAGE = {
 }  # fmt: skip
 _ON_CPU = {"bench", "framework", "choices", "run", "per_node", "bars"}
 _OF_BAR = {"metric", "at", "peers", "earlier"}
-_OF_FIGURE = {"framework", "model", "metric", "at", "value", "tolerance", "source"}
+_OF_FIGURE = {
+    *("framework", "model", "metric", "at"),
+    *("value", "tolerance", "source", "seen", "devices"),
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}")
 _Path = tuple[str | int, ...]
 
@@ -98,7 +101,7 @@ class Reference:
     """A reference figure for devices of a type (a pattern of their name).
 
     It has the value of a metric where ``at`` holds, in its unit, the share by which it may be
-    missed, and the source.
+    missed, and the source. ``seen``: the least and the largest value of ``devices`` measured ones.
     """
 
     device: str
@@ -109,6 +112,8 @@ class Reference:
     value: float
     tolerance: float
     source: str
+    seen: tuple[float, float] | None = None
+    devices: int = 0
 
 
 def suite_of(document: Document, name: str, device: str) -> Suite:
@@ -222,6 +227,7 @@ def references_of(document: Document) -> tuple[Reference, ...]:
                 float(value),
                 tolerance,
                 of_it,
+                *reader.seen(entry, path, value),
             )
         )
     if not isinstance(figures, list):
@@ -307,6 +313,22 @@ class _Reader:
         except ConfigError as error:
             self.fault((*path, key), error.message)
             return None
+
+    def seen(
+        self, content: Mapping[str, Any], path: _Path, value: float
+    ) -> tuple[tuple[float, float] | None, int]:
+        """Return the range of the values behind a figure, and of how many devices they are."""
+        if not {"seen", "devices"} & set(content):
+            return None, 0
+        match content.get("seen"), content.get("devices"):
+            case ([int() | float() as low, int() | float() as high], int() as devices) if (
+                0 < low <= value <= high < math.inf and devices > 1
+            ):
+                return (float(low), float(high)), devices
+        expected = "expected seen: [LEAST, LARGEST] around the value, and devices: N above 1"
+        got = f"seen {content.get('seen')!r}, devices {content.get('devices')!r}"
+        self.fault((*path, "seen"), f"{expected}, got {got}")
+        return None, 0
 
     def values(self, value: Any, path: _Path) -> dict[str, str]:
         if not isinstance(value, dict) or not all(

@@ -4,6 +4,7 @@ planned on either device.
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,44 @@ def test_reference_data_has_sources_and_tolerances() -> None:
     figures = [figure for document in open_references() for figure in references_of(document)]
     assert {"NVIDIA H200", "*V100-SXM2*"} <= {figure.device for figure in figures}
     assert all(figure.source and 0 < figure.tolerance < 0.5 for figure in figures)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("NVIDIA B200", 1),
+        ("NVIDIA GB200", 1),
+        ("NVIDIA A100-SXM4-80GB", 1),
+        ("NVIDIA A100-SXM4-40GB", 0),
+        ("NVIDIA H100 80GB HBM3", 1),
+        ("NVIDIA H100 PCIe", 0),
+        ("AMD Instinct MI300X", 1),
+        ("AMD Instinct MI300A", 0),
+    ],
+)
+def test_reference_data_is_of_one_device_and_not_of_its_siblings(name: str, files: int) -> None:
+    patterns = [document.value["device"] for document in open_references()]
+    assert [fnmatchcase(name, pattern) for pattern in patterns].count(True) == files
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        "seen: [1, 2]",
+        "devices: 3",
+        "seen: [6, 7], devices: 3",
+        "seen: [7, 4], devices: 3",
+        "seen: [4], devices: 3",
+        "seen: 5, devices: 3",
+        "seen: [4, 7], devices: 1",
+    ],
+)
+def test_a_range_that_no_devices_can_have_is_refused(seen: str) -> None:
+    text = f"device: d\nsource: s\nfigures: [{{framework: gemm, metric: m, value: 5, {seen}}}]\n"
+    with pytest.raises(
+        ConfigError, match=r"seen: expected seen: \[LEAST, LARGEST\] around the value"
+    ):
+        references_of(yamlfile.loads(text, "own.yaml"))
 
 
 def test_the_projects_own_suite_wins_and_an_unknown_one_lists_the_others(tmp_path: Path) -> None:
