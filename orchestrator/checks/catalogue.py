@@ -159,8 +159,9 @@ CATALOGUE = (
         "gpus", "GPUs", "number, model, memory, driver",
         must="nvidia-smi, amd-smi or rocm-smi answers in 10 s, without an error and without one in"
         " place of a value (`GPU requires reset`, `Unknown Error`, `ERR!`, `is lost`, a number below"
-        " 0); enough GPUs",
-        should="no such error in a value that orch does not read",
+        " 0); enough GPUs, and an answer from every GPU that is attached",
+        should="no such error in a value that orch does not read; no remark of nvidia-smi beside its"
+        " answer, such as of a corrupted infoROM; one model",
         cure="the driver, a reset; `gpus:`",
     ),
     Entry(
@@ -206,6 +207,7 @@ CATALOGUE = (
     Entry(
         "fabric", "NVSwitch fabric", "the state of an NVSwitch fabric",
         must="complete: CUDA would not start otherwise",
+        should="healthy: full bandwidth, no route to recover",
         cure="nvidia-fabricmanager",
     ),
     Entry(

@@ -100,6 +100,7 @@ class GpuFacts:
     pcie_width_max: Figure = None
     pcie_gen_max: Figure = None
     fabric: str = ""
+    fabric_ill: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +220,16 @@ class NodeFacts:
     """Known facts of a node; None or empty if the node, or an older runner, did not report them.
 
     ``told`` holds the names of all facts that it reported. If the GPU tool listed no GPUs, ``gpus``
-    is None and ``gpu_fault`` says why; likewise ``xids`` and ``kernel_log``.
+    is None and ``gpu_fault`` says why; likewise ``xids`` and ``kernel_log``. ``gpus_missing`` are
+    attached to the machine, but not in its list; ``gpu_remark`` is what the tool printed beside it.
     """
 
     told: frozenset[str]
     gpus: tuple[GpuFacts, ...] | None = None
     gpu_fault: str = ""
     gpu_tool: str = "nvidia-smi"
+    gpu_remark: str = ""
+    gpus_missing: int = 0
     gpu_processes: tuple[GpuProcess, ...] = ()
     instances: int | None = None
     devices: str = ""

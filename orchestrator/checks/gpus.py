@@ -85,7 +85,14 @@ def count_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
         listing = vendor_of(facts.gpu_tool).hints.listing or facts.gpu_tool
         hint = f"correct gpus: in the inventory, or check {listing} and dmesg on the node"
         listed = f" in vars.cuda_visible_devices {facts.devices}" if "devices" in facts.told else ""
-        return failure(host.name, "gpus", f"{plural(len(gpus), 'GPU')}{listed}", expected, hint)
+        found = f"{plural(len(gpus), 'GPU')}{listed}{_beside(facts)}"
+        return failure(host.name, "gpus", found, expected, hint)
+    if facts.gpus_missing and "devices" not in facts.told:
+        found = f"{plural(len(gpus), 'GPU')}{_beside(facts)}"
+        hint = "a GPU is lost: check dmesg, restart the machine, or list the others in vars.cuda_visible_devices"
+        return failure(
+            host.name, "gpus", found, f"{expected}, and an answer from every other", hint
+        )
     if broken := _per_gpu(gpus, lambda gpu: gpu.broken):
         hint = vendor_of(facts.gpu_tool).hints.reset
         return failure(host.name, "gpus", broken, f"{expected} that answers", hint)
@@ -98,13 +105,27 @@ def count_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
             "an answer for every value",
             hint,
         )
-    models = sorted(
-        {
-            f"{gpu.name or 'unnamed GPU'}{_memory(gpu)}, driver {gpu.driver or 'unknown'}"
-            for gpu in gpus
-        }
-    )
-    return ok(host.name, "gpus", f"{len(gpus)} x {', '.join(models)}")
+    if remark := _beside(facts):
+        hint = f"run {facts.gpu_tool} on the node, and check dmesg"
+        found = f"{plural(len(gpus), 'GPU')}{remark}"
+        return warning(host.name, "gpus", found, "an answer for every GPU, and no other", hint)
+    # One that does not tell its memory may well be like the others.
+    telling = [gpu for gpu in gpus if gpu.memory_mib is not None] or gpus
+    names = ((f"{gpu.name or 'unnamed GPU'}{_memory(gpu)}", gpu.index) for gpu in telling)
+    models = group_pairs(names)
+    if len(models) > 1:
+        found = "; ".join(f"GPU {','.join(of)}: {model}" for model, of in models.items())
+        hint = "ranks wait for the slowest GPU; choose equal ones with --devices"
+        return warning(host.name, "gpus", found, "GPUs of one model", hint)
+    drivers = sorted({gpu.driver or "unknown" for gpu in gpus})
+    return ok(host.name, "gpus", f"{len(gpus)} x {next(iter(models))}, driver {', '.join(drivers)}")
+
+
+def _beside(facts: NodeFacts) -> str:
+    """Return words for attached GPUs that are not listed, and for a remark of the tool."""
+    missing = f"{plural(facts.gpus_missing, 'other')} attached" if facts.gpus_missing else ""
+    remark = f"{facts.gpu_tool} says: {facts.gpu_remark}" if facts.gpu_remark else ""
+    return "".join(f"; {words}" for words in (missing, remark) if words)
 
 
 def _no_tool() -> str:
@@ -372,6 +393,9 @@ def _fabric(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | No
     if bad:
         hint = "CUDA cannot start; see systemctl status nvidia-fabricmanager, whose version must equal the driver's"
         return failure(host, "fabric", bad, "Completed/Success", hint)
+    if ill := _per_gpu(gpus, lambda gpu: gpu.fabric_ill):
+        hint = "see nvidia-smi nvlink --status, dmesg, and the log of nvidia-fabricmanager"
+        return warning(host, "fabric", ill, "a healthy fabric", hint)
     return ok(host, "fabric", "NVSwitch fabric complete")
 
 

@@ -26,6 +26,9 @@ from orchestrator.devices.gpu_states import (
     is_unsupported,
 )
 
+_END = "</nvidia_smi_log>"
+_PROLOG = re.compile(r"<\?xml[^>]*>|<!DOCTYPE[^>]*>")
+_MOST_REMARK = 200
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _AFTER_DEVICES = re.compile(r"\b(?:CPU Affinity|NUMA Affinity|GPU NUMA ID)", re.IGNORECASE)
 """The columns of the matrix that are no devices; every other column is one, whatever its name."""
@@ -88,12 +91,17 @@ _READ = {
     for path in paths
 }
 _READ |= {"product_name", "ecc_errors", "fabric", "clocks_event_reasons", "clocks_throttle_reasons"}
+_WELL = (None, "Healthy", "Full", "False", "No")
+"""The answers of a fabric's health that need no word."""
 _REPAIRS = {"gpu_recovery_action": "None", "gpu_reset_status.reset_required": "No"}
 """What a driver since 535 or 560 says of a GPU that needs no repair."""
 
 
 def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the facts of ``nvidia-smi -q -x``. Raise ValueError if the text is not its output.
+
+    ``gpus_missing`` is the number of attached GPUs without an entry, and ``gpu_remark`` a text
+    beside the document; both are left out without any.
 
     ``gpus`` has one entry per GPU: index, name, driver, memory and utilization. ``gpu`` has all
     other values by name: a single value if all GPUs of the machine have the same, else a list
@@ -103,14 +111,14 @@ def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, A
     """
     if "<!ENTITY" in text:
         raise ValueError("declarations of entities")
-    at = text.find("<nvidia_smi_log")
-    if at < 0:
-        raise ValueError("no <nvidia_smi_log>")
+    document, remark = _split(text)
     try:
-        root = ElementTree.fromstring(text[at:])
+        root = ElementTree.fromstring(document)
     except ElementTree.ParseError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(f"{error}; {remark}" if remark else str(error)) from None
     nodes = root.findall("gpu")
+    attached = _number(root, "attached_gpus") or 0
+    apart = {"gpu_remark": remark, "gpus_missing": max(int(attached) - len(nodes), 0)}
     driver = _text(root, "driver_version") or ""
     gpus = [
         {
@@ -133,7 +141,21 @@ def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, A
         "gpu": columns([_state(node) for node in nodes]),
         "cuda_driver": _text(root, "cuda_version"),
         "gpu_processes": processes[:MOST_PROCESSES],
+        **{name: value for name, value in apart.items() if value},
     }
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the document, and what nvidia-smi printed before and behind it: of a GPU that is lost,
+    or whose infoROM is corrupted, it says so there. Raises ValueError without a document.
+    """
+    begin, end = text.find("<nvidia_smi_log"), text.rfind(_END)
+    if begin < 0:
+        words = " ".join(text.split())[-_MOST_REMARK:]
+        raise ValueError(f"no <nvidia_smi_log>; {words}" if words else "no <nvidia_smi_log>")
+    end = len(text) if end < 0 else end + len(_END)
+    outside = _PROLOG.sub("", text[:begin]) + text[end:]
+    return text[begin:end], " ".join(outside.split())[:_MOST_REMARK]
 
 
 def topology(text: str) -> dict[str, Any] | None:
@@ -258,8 +280,21 @@ def _state(node: ElementTree.Element) -> dict[str, Any]:
         "ecc_ever": _uncorrected_errors(node.find("ecc_errors/aggregate")),
         "slowed_by": _reasons(node),
         "fabric": "/".join(word for word in fabric if word) or None,
+        "fabric_ill": _ill(node),
         **complaints(_answers(node), _READ),
     }
+
+
+def _ill(node: ElementTree.Element) -> str | None:
+    """Return what a driver since 560 says of a fabric that is complete and yet not whole, such as
+    ``bandwidth Degraded``.
+    """
+    told = {
+        child.tag: _text(node, f"fabric/health/{child.tag}")
+        for child in node.iterfind("fabric/health/*")
+    }
+    ill = [f"{name.replace('_', ' ')} {word}" for name, word in told.items() if word not in _WELL]
+    return ", ".join(ill) or None
 
 
 def _answers(node: ElementTree.Element, above: str = "") -> Iterator[tuple[str, str]]:

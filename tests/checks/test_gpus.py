@@ -272,6 +272,54 @@ def test_a_gpu_of_which_memory_or_use_is_not_told_is_not_called_idle(
     assert verdict == ("warning", f"not known: nvidia-smi tells {found}")
 
 
+LOST = "Unable to determine the device handle for GPU 0000:43:00.0: GPU is lost."
+
+
+@pytest.mark.parametrize(
+    ("written", "replaced", "verdict", "found"),
+    [
+        ("<attached_gpus>2<", "<attached_gpus>8<", "failed", "2 GPUs; 6 others attached"),
+        ("</nvidia_smi_log>", f"</nvidia_smi_log>\n{LOST}\n", "warning", f"2 GPUs; nvidia-smi says: {LOST}"),
+        ("<?xml", "WARNING: infoROM is corrupted at gpu 0000:43:00.0\n<?xml", "warning",
+         "2 GPUs; nvidia-smi says: WARNING: infoROM is corrupted at gpu 0000:43:00.0"),
+        ("<product_name>NVIDIA H100 80GB HBM3<", "<product_name>NVIDIA H100 PCIe<", "warning",
+         "GPU 0: NVIDIA H100 PCIe 80 GiB; GPU 1: NVIDIA H100 80GB HBM3 80 GiB"),
+    ],
+)  # fmt: skip
+def test_what_nvidia_smi_says_of_the_gpus_it_does_not_list_is_told(
+    written: str, replaced: str, verdict: str, found: str
+) -> None:
+    text = (DATA / "h100-hgx-550.xml").read_text()
+    assert written in text
+    facts = nvidiasmi.gpu_facts(text.replace(written, replaced, 1))
+    check = count_check(HOST, node_facts(facts), None)
+    assert (check.verdict, check.found) == (verdict, found)
+    chosen = select_gpus(facts, "1")
+    assert count_check(HOST, node_facts(chosen), 1).verdict != "failed"
+
+
+def test_a_lost_gpu_is_named_where_one_is_too_few() -> None:
+    text = (DATA / "v100s-460.xml").read_text().replace("<attached_gpus>1<", "<attached_gpus>2<")
+    check = count_check(HOST, node_facts(nvidiasmi.gpu_facts(f"{text}\n{LOST}\n")), None)
+    assert (check.verdict, check.found) == (
+        "failed",
+        f"1 GPU; 1 other attached; nvidia-smi says: {LOST}",
+    )
+
+
+def test_a_fabric_that_has_lost_bandwidth_is_told() -> None:
+    health = "<health><bandwidth>{}</bandwidth><route_unhealthy>False</route_unhealthy></health>"
+    text = (DATA / "h100-hgx-550.xml").read_text()
+    head, tail = text.rsplit("</fabric>", 1)
+    for word, verdict in (
+        ("Degraded", ("warning", "GPU 1: bandwidth Degraded")),
+        ("Full", ("ok", "NVSwitch fabric complete")),
+        ("N/A", ("ok", "NVSwitch fabric complete")),
+    ):
+        facts = healthy() | nvidiasmi.gpu_facts(f"{head}{health.format(word)}</fabric>{tail}")
+        assert verdict_of("fabric", facts) == verdict
+
+
 @pytest.mark.parametrize("path", sorted(nvidiasmi._NUMERIC))
 @pytest.mark.parametrize("text", NOT_TOLD)
 def test_a_value_that_a_gpu_does_not_have_is_no_fault(path: str, text: str) -> None:

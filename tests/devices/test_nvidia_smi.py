@@ -331,7 +331,7 @@ def packed(value: Any) -> str:
         ({"code": 6, "text": ""}, "nvidia-smi ended with 6"),
         (
             {"code": 0, "text": "hello"},
-            "nvidia-smi -q -x wrote unexpected output: no <nvidia_smi_log>",
+            "nvidia-smi -q -x wrote unexpected output: no <nvidia_smi_log>; hello",
         ),
     ],
 )
