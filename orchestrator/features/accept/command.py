@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ from orchestrator.features.accept import sentinel
 from orchestrator.features.accept.completion import suites
 from orchestrator.features.accept.node_verdicts import remember
 from orchestrator.features.accept.suite_plan import SuitePlan, plan_suite, show
-from orchestrator.plan.options import OUTPUT
+from orchestrator.plan.options import FIRST, OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,6 +56,15 @@ def accept(
         bool,
         typer.Option("--dry-run", help="Print the stages and what is left out; contact no host."),
     ] = False,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            "--older-than",
+            metavar="TIME",
+            help="Leave out hosts that this suite has passed within that time, such as 30d.",
+            rich_help_panel=FIRST,
+        ),
+    ] = None,
 ) -> None:
     """Run a suite on all hosts, stage by stage, and judge every node and link against its bars.
 
@@ -76,6 +86,14 @@ def accept(
         forget_path(given["output"])
     selection = select(given["hosts"], given["exclude"])
     selection = without_suspects(selection, given["with_suspects"])
+    if older_than:
+        due = _due(selection, suite, seconds(older_than, "--older-than"))
+        if not due.hosts:
+            typer.echo(
+                f"accept: {Path(suite).stem} has passed all hosts within {older_than}", err=True
+            )
+            return
+        selection = due
     budget_s = seconds(budget, "--budget") if budget else None
     plan = plan_suite(suite, selection, bases, budget_s)
     if sign:
@@ -106,6 +124,21 @@ def accept(
     )
     tell_path(given["output"], acceptance.folder.path)
     finish(acceptance, sign, as_json)
+
+
+def _due(selection: Selection, suite: str, older_than_s: float) -> Selection:
+    """Return the selection with the hosts alone that are due for a suite, which are told."""
+    from orchestrator.features.accept.past import hosts_to_accept, past_acceptances
+    from orchestrator.grouping import group_pairs
+    from orchestrator.inventory import fold
+
+    project = selection.project
+    made, _ = past_acceptances(project.runs, project.cache("acceptances"))
+    names = [host.name for host in selection.hosts]
+    due = hosts_to_accept(names, made, Path(suite).stem, older_than_s)
+    for reason, hosts in group_pairs((why, host) for host, why in due.items()).items():
+        typer.echo(f"accept: due: {fold(hosts)}: {reason}", err=True)
+    return replace(selection, hosts=tuple(host for host in selection.hosts if host.name in due))
 
 
 def begin_acceptance(

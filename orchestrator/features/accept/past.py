@@ -4,7 +4,9 @@ deletable file.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,32 @@ def past_acceptances(root: Path, cache: Path) -> tuple[tuple[PastAcceptance, ...
     ]
     damaged = {name: entry["damaged"] for name, entry in entries.items() if entry["damaged"]}
     return oldest_first(made), damaged
+
+
+def hosts_to_accept(
+    hosts: Sequence[str],
+    made: Iterable[PastAcceptance],
+    suite: str,
+    older_than_s: float,
+    now: datetime | None = None,
+) -> dict[str, str]:
+    """Return the hosts that are due for a suite, each with the reason.
+
+    A host is due if no acceptance of the last ``older_than_s`` seconds has judged it, or if the
+    last one has not passed it.
+    """
+    since = (now or datetime.now(timezone.utc)) - timedelta(seconds=older_than_s)
+    last = {host: past for past in oldest_first(made) if past.suite == suite for host in past.hosts}
+    due = {}
+    for host in hosts:
+        past = last.get(host)
+        if past is None:
+            due[host] = f"{suite} has not judged it"
+        elif host in past.undecided or host in dict(past.failed):
+            due[host] = f"{past.acceptance_id} has not passed it"
+        elif datetime.fromisoformat(past.created.replace("Z", "+00:00")) < since:
+            due[host] = f"{past.acceptance_id} is of {past.created[:10]}"
+    return due
 
 
 def _read(path: Path) -> dict[str, Any]:

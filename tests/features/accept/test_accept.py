@@ -28,7 +28,7 @@ from orchestrator.inventory import Host
 from orchestrator.plan import Limits
 from orchestrator.record.ownership import hold, holder
 from tests.support import commands
-from tests.support.acceptances import STEADY, acceptance, hosts_of
+from tests.support.acceptances import STEADY, SUITE, acceptance, hosts_of
 
 INVENTORY = "schema: 1\ndefaults: {gpus: 8}\nhosts:\n  'gpu[1-4]': {address: '10.0.0.[1-4]'}\n"
 
@@ -123,6 +123,30 @@ def cut_key(path: Path) -> None:
     """Write what begins like a key and does not sign, without a question as for a passphrase."""
     path.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     path.chmod(0o600)
+
+
+def test_hosts_that_have_passed_of_late_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """node3 of four was slow, and node9 is new; the suite passed the others in November 2026."""
+    acceptance(tmp_path / "runs", {2: [value * 0.88 for value in STEADY]}, nodes=4)
+    (tmp_path / "small.yaml").write_text(SUITE)
+    hosts = "{'node[1-4]': {address: '10.0.0.[1-4]'}, node9: {address: 10.0.0.9}}"
+    (tmp_path / "cluster.yaml").write_text(f"schema: 1\ndefaults: {{gpus: 1}}\nhosts: {hosts}\n")
+    words = ("small.yaml", "--hosts", "cluster.yaml", "--dry-run", "--older-than")
+    monkeypatch.chdir(tmp_path)
+    done = orch(*words, "11000d", project=tmp_path, monkeypatch=monkeypatch)
+    assert "due: node3: a1-small has not passed it" in done.output, done
+    assert "due: node9: small has not judged it" in done.output
+    assert "small: " in done.output and "; 2 nodes" in done.output
+    passed = (*words, "11000d", "--exclude", "node3,node9")
+    done = orch(*passed, project=tmp_path, monkeypatch=monkeypatch)
+    assert done.exit_code == 0 and "small: " not in done.output
+    assert done.output.endswith("accept: small has passed all hosts within 11000d\n")
+    done = orch(*words, "1s", project=tmp_path, monkeypatch=monkeypatch)
+    assert "due: node[1-2,4]: a1-small is of 2026-11-24" in done.output
+    done = orch(*words, "soon", project=tmp_path, monkeypatch=monkeypatch)
+    assert "--older-than" in str(done.exception)
 
 
 def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_certificate(
