@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.errors import DataError
+from orchestrator.features.accept.failure_rate import describe_failures
 from orchestrator.features.accept.units import CLUSTER
 from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.inventory import fold
@@ -259,7 +260,10 @@ def by_runs(
                 f"orch resume {bench.path.parent.name}",
             )
         )
-    return Judged(stage, "runs", "every run ends with a number", f"{good} of {planned} runs have a number",
+    got = f"{good} of {planned} runs have a number"
+    if often := describe_failures(bench, results):
+        got += f"; {often}"
+    return Judged(stage, "runs", "every run ends with a number", got,
                   "docs/reliability.md", tuple(hosts), tuple(findings))  # fmt: skip
 
 
