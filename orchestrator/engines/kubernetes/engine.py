@@ -19,7 +19,6 @@ from orchestrator.engines.kubernetes.hosts import (
     Pods,
     describe,
     find_gpus,
-    gpus_of,
     inventory_text,
     one_for_each_machine,
     parse_source,
@@ -58,7 +57,7 @@ class KubernetesEngine:
         """
         wanted = parse_pods(text, nodes, spares)
         template = _template(wanted)
-        gpus = gpus_of(wanted.container(template)) if template else 0
+        gpus = wanted.template_gpus_of(template) if template else 0
         return replace(wanted, template_gpus=gpus)
 
     def recall(self, options: Sequence[str]) -> PodsWanted:
@@ -245,7 +244,21 @@ def _write(
 
 def _template(request: PodsWanted) -> dict[str, Any]:
     path = request.get("template")
-    return read_template(yamlfile.load(Path(path)).value, path) if path else {}
+    if not path:
+        return {}
+    text = yamlfile.read_text(Path(path))
+    try:
+        document = yamlfile.loads(text, path)
+    except ConfigError as error:
+        if not re.search(r"\{\{.*\}\}", text):
+            raise
+        hint = "pass what helm template prints, or write the values"
+        raise ConfigError(
+            f"expected YAML, got a template with {{{{ }}}}: {error.message}",
+            where=error.where,
+            hint=hint,
+        ) from error
+    return read_template(document.value, path)
 
 
 def _ended(pods: Sequence[dict[str, Any]], container: str) -> list[str]:

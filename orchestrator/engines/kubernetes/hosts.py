@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote
 
@@ -33,6 +34,8 @@ _ROLES = (
     "jobset.sigs.k8s.io/replicatedjob-name",  # of a TrainJob
 )
 _PLACE = ("namespace", "context", "container")
+_CLOSE = 0.85
+"""A label that is so near to one of these is a slip."""
 _GPU = re.compile(r".+/gpu(\.shared)?|nvidia\.com/mig-.+|gpu\.intel\.com/.+")
 _COUNT_GPUS = "ls -d /dev/nvidia[0-9]* || { ls /dev/kfd && ls -d /dev/dri/renderD*; } | tail -n +2"
 _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*=[A-Za-z0-9._-]*")
@@ -100,8 +103,13 @@ def parse_source(text: str) -> Pods:
     terms = []
     for word in text.split(","):
         name, equals, value = word.partition("=")
+        meant = get_close_matches(name, _PLACE, 1, _CLOSE)
         if equals and value and name in _PLACE:
             place[name] = value
+        elif meant:
+            message = f"expected {', '.join(_PLACE)} or a label, got {word[:60]!r}"
+            hint = f"did you mean {meant[0]}={value}?"
+            raise ConfigError(message, where=f"--hosts {WORD}:", hint=hint)
         elif _TERM.fullmatch(word):
             terms.append(word)
         else:
@@ -153,14 +161,14 @@ def find_gpus(pods: Pods, hosts: Sequence[PodHost], given: Collection[str]) -> l
         return list(threads.map(ask, hosts))
 
 
-def gpus_of(container: Mapping[str, Any]) -> int:
-    """Return the GPUs, or parts of GPUs, that a container requests."""
-    limits = container.get("resources", {}).get("limits", {})
+def gpus_of(container: Mapping[str, Any], kind: str = "limits") -> int:
+    """Return the GPUs, or parts of GPUs, that a container requests, by its ``limits``."""
+    limits = container.get("resources", {}).get(kind, {})
     counts = {name: str(count) for name, count in limits.items() if _GPU.fullmatch(name)}
     for name, count in counts.items():
         if not count.isdecimal():
             message = f"expected a whole number for {name}, got {count[:60]!r}"
-            raise ConfigError(message, where=f"container {container['name']}: resources.limits")
+            raise ConfigError(message, where=f"container {container['name']}: resources.{kind}")
     return sum(map(int, counts.values()))
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from orchestrator.documents import Invalid, document_field, read
 from orchestrator.engines.kubernetes.client import Namespace
-from orchestrator.engines.kubernetes.hosts import JOB_LABEL, Pods
+from orchestrator.engines.kubernetes.hosts import JOB_LABEL, Pods, gpus_of
 from orchestrator.engines.kubernetes.pods import container_name
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, nearest
@@ -28,6 +28,9 @@ from orchestrator.plan.option_values import seconds
 
 IDLE_S = 120
 """Seconds without a process after which a pod ends."""
+
+NVIDIA = "nvidia.com/gpu"
+"""The resource of GPUs where no other is named."""
 
 GRACE, LONGEST_GRACE_S = "terminationGracePeriodSeconds", 30
 """How long a pod may take to end: its job is deleted when the bench is over, and is waited for."""
@@ -54,6 +57,15 @@ _WHOLE = {"gpus": 0, "cpus": 1, "nodes": 1}
 """Options that are whole numbers, with the least."""
 _SIZES = ("memory", "shm")
 _SIZE = re.compile(r"[1-9][0-9]*([kMGTPE]|[KMGTPE]i)?")
+_RESOURCE = r"[a-z0-9.-]+/[A-Za-z0-9._-]+"
+_FORMS = {
+    "image": (r"\S+", "an image"),
+    "gpu": (_RESOURCE, "the name of a resource, such as amd.com/gpu,"),
+    "namespace": ("[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "small letters, digits and '-'"),
+    "container": ("[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", "small letters, digits and '-'"),
+}
+"""What a value has to be, as a pattern and in words."""
+_HOLDERS = "a Pod, or an object with a template of pods, such as a Job"
 _WAIT_S = 600.0
 _SCRIPT = f"""# Holds the machine for a bench of orch, and lets it go when nothing has run here for {IDLE_S} s.
 # Processes of other containers, which may show in /proc, have other mounts.
@@ -232,8 +244,32 @@ class PodsWanted:
         main: dict[str, Any] = named[0]
         return main
 
+    def template_gpus_of(self, template: Mapping[str, Any]) -> int:
+        """Return the GPUs that ranks have by a template alone.
+
+        Raises ConfigError if Kubernetes or the options take them for others: requested without a
+        limit, of a container in which no rank runs, or beside those of ``gpus=``.
+        """
+        main = self.container(template)
+        gpus = gpus_of(main)
+        where = f"--kubernetes: container {main['name']} of the template"
+        if gpus and self.get("gpus") and self.get("gpu", NVIDIA) not in main["resources"]["limits"]:
+            hint = "name its resource, as in gpu=amd.com/gpu, or leave gpus= out"
+            raise ConfigError("expected GPUs of one resource, got two", where=where, hint=hint)
+        if gpus or self.get("gpus"):
+            return gpus
+        if gpus_of(main, "requests"):
+            hint = "Kubernetes wants a limit for GPUs: write them under resources.limits"
+            raise ConfigError("expected limits for GPUs, got requests", where=where, hint=hint)
+        others = [one["name"] for one in template["spec"]["containers"] if gpus_of(one)]
+        if others and not self.get("container"):
+            hint = f"choose the container in which ranks run: container={others[0]}"
+            message = f"expected GPUs, but {others[0]} has them"
+            raise ConfigError(message, where=where, hint=hint)
+        return 0
+
     def _ask(self, main: dict[str, Any]) -> None:
-        limits = {self.get("gpu", "nvidia.com/gpu"): self.get("gpus")} if self.get("gpus") else {}
+        limits = {self.get("gpu", NVIDIA): self.get("gpus")} if self.get("gpus") else {}
         if rdma := self.get("rdma"):
             name, _, count = rdma.partition(":")
             limits[name] = count
@@ -275,6 +311,11 @@ def read_template(value: object, where: str) -> dict[str, Any]:
         if isinstance(holder, dict) and isinstance(holder.get("template"), dict):
             document = holder["template"]
             break
+    kind = document.get("kind", "Pod") if isinstance(document, dict) else "Pod"
+    if document is value and kind != "Pod":
+        hint = "write the template of its pods into a file of its own"
+        message = f"expected {_HOLDERS}, got {str(kind)[:60]}"
+        raise ConfigError(message, where=where, hint=hint)
     hint = "kubectl explain pod.spec lists its fields"
     try:
         read(_Template, document)
@@ -324,7 +365,12 @@ def parse_pods(text: str, nodes: int, spares: int = 0) -> PodsWanted:
             raise ConfigError(message, where="--kubernetes", hint=hint)
         if name in options:
             raise ConfigError(f"{name} is set twice", where="--kubernetes")
-        if name == "rdma" and not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._-]+:[1-9][0-9]*", value):
+        form, words = _FORMS.get(name, ("", ""))
+        if form and not re.fullmatch(form, value):
+            hint = f"did you mean gpus={value}?" if name == "gpu" and value.isdecimal() else ""
+            message = f"expected {words} for {name}, got {value[:60]!r}"
+            raise ConfigError(message, where="--kubernetes", hint=hint)
+        if name == "rdma" and not re.fullmatch(rf"{_RESOURCE}:[1-9][0-9]*", value):
             hint = "kubectl describe node lists the resources of its device plugins"
             message = f"expected a resource and a count for rdma, as rdma/hca:1, got {value[:60]!r}"
             raise ConfigError(message, where="--kubernetes", hint=hint)

@@ -170,7 +170,10 @@ def test_the_inventory_has_what_a_connection_needs_and_stands_on_the_projects_ow
     assert {name: host.vars[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("text", ["", "namespace=x", "app", "app=x,;rm", "app=x,tier"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "namespace=x", "app", "app=x,;rm", "app=x,tier", "app=x,namspace=y", "app=x,containr=y"],
+)
 def test_a_source_without_labels_or_with_other_words_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--hosts pods:"):
         parse_source(text)

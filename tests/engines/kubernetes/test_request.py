@@ -135,6 +135,13 @@ def test_rdma_and_shared_memory_are_given_with_what_they_need() -> None:
         ("spec: {containers: [{name: a, image: x, securityContext: {capabilities: {add: ALL}}}]}",
          r"securityContext.capabilities.add: expected a list of texts, got 'ALL'"),
         ("spec: {containers: [}", "pod.yaml"),
+        ("kind: MPIJob\nspec: {mpiReplicaSpecs: {}}", "pod.yaml: expected a Pod, or an object with a template .*, got MPIJob"),
+        ("kind: List\nitems: []", "got List. write the template of its pods"),
+        ("spec: {containers: [{name: a, image: {{ .Values.image }}}]}", "a template with {{ }}: .*pass what helm"),
+        ("spec: {containers: [{name: a, image: x, resources: {requests: {nvidia.com/gpu: 8}}}]}",
+         "container a of the template: expected limits for GPUs, got requests. .* under resources.limits"),
+        ("spec: {containers: [{name: a, image: x}, {name: b, image: x, resources: {limits: {amd.com/gpu: 8}}}]}",
+         "container a of the template: expected GPUs, but b has them. .*container=b"),
         ("spec: !!python/object:os.system {}", "pod.yaml"),
     ],
 )  # fmt: skip
@@ -146,6 +153,24 @@ def test_a_template_with_a_fault_is_refused_with_its_place(
     with pytest.raises(ConfigError) as error:
         KubernetesEngine().request("pod.yaml,rdma=rdma/hca:1", 2, 0)
     assert re.search(words, str(error.value))
+
+
+def test_gpus_of_a_template_are_those_of_its_container_and_resource(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    limits = {"resources": {"limits": {"amd.com/gpu": "8"}}}
+    containers = [{"name": "a", "image": "x"}, {"name": "b", "image": "x", **limits}]
+    Path("pod.yaml").write_text(json.dumps({"spec": {"containers": containers}}))
+
+    def gpus(text: str) -> set[int | None]:
+        return {host.gpus for host in KubernetesEngine().request(text, 2, 0).hosts}
+
+    assert gpus("pod.yaml,container=b") == {8}
+    assert gpus("pod.yaml,container=a") == {0}
+    assert gpus("pod.yaml,container=b,gpus=4,gpu=amd.com/gpu") == {4}
+    with pytest.raises(ConfigError, match="expected GPUs of one resource, got two"):
+        gpus("pod.yaml,container=b,gpus=4")
 
 
 def test_a_template_that_is_not_there_is_named() -> None:
@@ -168,6 +193,9 @@ def test_a_template_that_is_not_there_is_named() -> None:
         ("image=x,memory=1GB", 4, "expected a size for memory, such as 16Gi, got '1GB'"),
         ("image=x,gpus=many", 4, "expected a whole number for gpus, got 'many'"),
         ("image=x,image=y", 4, "image is set twice"),
+        ("image=x,gpu=8", 4, "expected the name of a resource, .*got '8'. did you mean gpus=8"),
+        ("image=x y", 4, "expected an image for image, got 'x y'"),
+        ("image=x,namespace=My_Team", 4, "for namespace, got 'My_Team'"),
         ("image=x,wait=soon", 4, "--kubernetes wait: expected a time"),
         ("image=x", 0, "expected the number of nodes"),
         ("image=x,nodes=2", 4, "expected pods for the largest run and its spares, 4, got nodes=2"),
