@@ -201,4 +201,6 @@ def _selects(inventory: Inventory, hosts: str) -> bool:
 
 
 def _is_file(text: str) -> bool:
-    return "/" in text or Path(text).exists()
+    from orchestrator.inventory import is_path
+
+    return is_path(text) or Path(text).exists()

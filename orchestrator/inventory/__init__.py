@@ -5,12 +5,13 @@ files.
 """
 
 from orchestrator.inventory.hosts import REFERENCE, Host, Inventory, SshSettings, takes_references
-from orchestrator.inventory.hostset import expand, fold, in_order, is_loopback, nearest
+from orchestrator.inventory.hostset import expand, fold, in_order, is_loopback, is_path, nearest
 from orchestrator.inventory.read import open_inventory
 from orchestrator.inventory.secrets import NO_SECRETS, Redaction, public_vars, redaction
 from orchestrator.inventory.versions import meets
 
 __all__ = [
     "NO_SECRETS", "REFERENCE", "Host", "Inventory", "Redaction", "SshSettings", "expand", "fold", "in_order", "is_loopback",
+    "is_path",
     "meets", "nearest", "open_inventory", "public_vars", "redaction", "takes_references",
 ]  # fmt: skip

@@ -87,6 +87,14 @@ def format_of(text: str) -> tuple[str, str] | None:
     return None
 
 
+def is_groups_file(text: str) -> bool:
+    """Return True for ``NAME: HOSTS`` on each line, where some hosts are ``@NAME``: no YAML."""
+    lines = [line.strip() for line in text.splitlines()]
+    rows = [line.partition(":") for line in lines if line and line[0] not in "#;"]
+    values = [value.strip() for _, _, value in rows]
+    return all(values) and any(value.startswith("@") for value in values)
+
+
 def tool_of(body: Mapping[str, Any]) -> tuple[str, str] | None:
     """Name the tool of a YAML or JSON mapping, and what to pass instead; None for a possible
     inventory.

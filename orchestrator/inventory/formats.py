@@ -19,10 +19,10 @@ from typing import NoReturn, Protocol
 
 from orchestrator.errors import ConfigError
 from orchestrator.feature import providers
-from orchestrator.inventory.foreign_files import format_of
+from orchestrator.inventory.foreign_files import format_of, is_groups_file
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.machine_files import (
-    MACHINE_KEYS,
+    is_machine_key,
     parse_machine_file,
     split_count,
     strip_comment,
@@ -64,6 +64,9 @@ def parse_text(text: str, source: str, load_yaml: LoadYaml, path: str = "") -> I
         raise ConfigError(
             f"expected a list of hosts, got {foreign[0]}", where=source, hint=foreign[1]
         )
+    if kind == "yaml" and is_groups_file(text):
+        hint = "pass what nodeset -e @GROUP prints"
+        raise ConfigError("expected hosts, got groups of ClusterShell", where=source, hint=hint)
     if kind == "orch":
         document = load_yaml(text, source)
         return parse(document.value, document.line, source)
@@ -94,7 +97,7 @@ def recognise(text: str) -> str:
     if (
         is_ranged
         or any(_SECTION.fullmatch(strip_comment(line).strip()) for line in lines)
-        or (is_named and keys - MACHINE_KEYS)
+        or (is_named and not all(map(is_machine_key, keys)))
     ):
         return "ini"
     names = [name for line in words for name in line[:1]]

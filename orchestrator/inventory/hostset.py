@@ -64,6 +64,15 @@ def expand(expression: str, groups: Mapping[str, Sequence[str]] = _NO_GROUPS) ->
     return list(names)
 
 
+def is_path(text: str) -> bool:
+    """Return True for what can only be a path: a step in brackets has a slash, too.
+
+    >>> is_path("inventory/lab"), is_path("node[0-10/2]")
+    (True, False)
+    """
+    return "/" in _PIECES.sub("", text)
+
+
 def split_words(expression: str) -> list[str]:
     """Split an expression at the commas outside brackets. Raises ConfigError if a part is empty."""
     words, depth = [""], 0
@@ -203,11 +212,11 @@ def is_ipv6(text: str) -> bool:
 def is_loopback(address: str) -> bool:
     """Return True for an address or a name by which every machine finds itself.
 
-    >>> [is_loopback(text) for text in ("localhost", "127.0.1.1", "::1", "ip6-loopback", "localhost7", "10.0.0.1")]
-    [True, True, True, True, False, False]
+    >>> [is_loopback(text) for text in ("localhost", "127.0.1.1", "::ffff:127.0.0.1", "localhost7", "10.0.0.1")]
+    [True, True, True, False, False]
     """
     try:
-        number = ip_address(address)
+        number = _number_of(address)
     except ValueError:
         return bool(_LOOPBACK.fullmatch(address))
     return number.is_loopback or number.is_unspecified
@@ -219,10 +228,18 @@ def same_machine_key(address: str) -> str:
 
     >>> same_machine_key("FD00::0001") == same_machine_key("fd00::1"), same_machine_key("Node1.")
     (True, 'node1')
+    >>> same_machine_key("127.0.0.1") == same_machine_key("::1"), same_machine_key("127.0.0.2")
+    (True, '127.0.0.2')
     """
-    if is_ipv6(address):
-        return str(IPv6Address(address))
-    return address.lower().rstrip(".")
+    key = str(_number_of(address)) if is_ipv6(address) else address.lower().rstrip(".")
+    is_own = key in ("127.0.0.1", "::1") or _LOOPBACK.fullmatch(key)
+    return "localhost" if is_own else key
+
+
+def _number_of(address: str) -> IPv4Address | IPv6Address:
+    """Return an address, of IPv4 if IPv6 only wraps it. Raises ValueError."""
+    number = ip_address(address)
+    return getattr(number, "ipv4_mapped", None) or number
 
 
 def check_alias(name: str, where: str) -> None:

@@ -24,6 +24,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -49,10 +50,11 @@ _OTHER_KEYS = {
         ("ifname", "boards", "max_cores", "weight", "sockets"),
         "leave {key}= out; orch does not read it",
     ),
+    "ifhn": "leave {key}= out; vars.interface of an inventory of orch names the device of training traffic",
 }
 """What hostfiles of MPI may have besides slots, and what to do with it."""
-MACHINE_KEYS = {*_COUNT_KEYS, *_OTHER_KEYS}
-"""Keys of machine files; a text in which hosts have no others is no inventory of Ansible."""
+_KEYS = {*_COUNT_KEYS, *_OTHER_KEYS}
+_CLOSE = 0.8
 _NUMBERED = re.compile(r"([^:]+|(?:[^@]+@)?\[[0-9A-Fa-f:.]+\]):([0-9]{1,9})")
 _COUNT = re.compile(r"[1-9][0-9]{0,3}")
 _MOST_SLOTS = 1024
@@ -93,6 +95,9 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
         raise ConfigError(
             "expected hosts, got a group and no inventory that holds it", where=place, hint=hint
         )
+    if re.fullmatch(r"(?i:pods?):[^@]*=.*", expression):
+        hint = f"did you mean pods:{expression.partition(':')[2][:60]}?"
+        raise ConfigError("expected hosts, got labels of pods", where=place, hint=hint)
     faults: list[ConfigError] = []
     words = expression.split()
     if is_list_of_slots(words):
@@ -104,6 +109,23 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
     if entries:
         return build(expression, _apart(_without_repeats(entries)), faults=faults)
     return refuse(faults)
+
+
+def is_machine_key(key: str) -> bool:
+    """Return True for a key of machine files, also if it is not quite one: a text whose hosts have
+    such keys is no inventory of Ansible.
+
+    >>> [is_machine_key(key) for key in ("slots", "Slot", "solts", "gpus", "rack")]
+    [True, True, True, False, False]
+    """
+    return bool(_meant(key))
+
+
+def _meant(key: str) -> str:
+    """Return the key of machine files that a key is, or is nearly; empty for another one."""
+    key = key.casefold()
+    close = [key] if key in _KEYS else get_close_matches(key, _COUNT_KEYS, 1, _CLOSE)
+    return "".join(close)
 
 
 def is_list_of_slots(words: Sequence[str]) -> bool:
@@ -178,11 +200,14 @@ def _port(entry: HostEntry) -> int:
 
 def _slots(words: Iterable[str], place: str, faults: list[ConfigError]) -> str | None:
     """Return the text of ``slots=`` on a line."""
-    count = None
+    counts: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if key in _OTHER_KEYS and re.fullmatch(r"[\w.,:=;-]*", value):
-            hint = _OTHER_KEYS[key].format(key=key, value=value[:60])
+        meant = _meant(key)
+        is_told = meant and meant != key or meant in _OTHER_KEYS
+        if equals and is_told and re.fullmatch(r"[\w.,:=;-]*", value):
+            hint = _OTHER_KEYS.get(meant, f"did you mean {meant}={{value}}?")
+            hint = hint.format(key=key, value=value[:60])
             faults.append(
                 ConfigError(f"expected slots=N after the host, got {key}=", where=place, hint=hint)
             )
@@ -193,8 +218,13 @@ def _slots(words: Iterable[str], place: str, faults: list[ConfigError]) -> str |
                     "expected slots=N after the host, got something else", where=place, hint=hint
                 )
             )
-        elif key == "slots":
-            count = value
+        elif counts.setdefault(key.replace("-", "_"), value) != value:
+            message = f"expected one value of {key}, got {counts[key]} and {value}"
+            faults.append(ConfigError(message[:200], where=place))
+    count, most = counts.get("slots"), counts.get("max_slots", "")
+    if count and _is_count(count) and _is_count(most) and int(most) < int(count):
+        message = f"expected max_slots={count} or more, got {most}"
+        faults.append(ConfigError(message, where=place, hint="lower slots=, or leave it out"))
     return count
 
 
@@ -228,6 +258,11 @@ def _entries(
                 )
             host, number = host[1:-1] if host.startswith("[") and host.endswith("]") else host, ""
         count = number or slots
+        if not number and ":" in host and not is_ipv6(host) and not host.startswith("["):
+            hint = "a number of slots stands after a colon, and nothing else, such as a device: node1:8"
+            host = host.partition(":")[0]  # what follows may be a password
+            message = f"expected a host name, or host:slots, got {f'{host[:60]}:…'!r}"
+            faults.append(ConfigError(message, where=place, hint=hint))
         if number == "22":
             hint = "a number after the colon counts slots; a port needs its user before the host: me@node1:22"
             faults.append(

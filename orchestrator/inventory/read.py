@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.feature import providers
 from orchestrator.inventory.hosts import Inventory
-from orchestrator.inventory.hostset import fold
+from orchestrator.inventory.hostset import fold, is_path
 from orchestrator.inventory.secrets import LEAST, is_switch, significant
 
 _BASE = re.compile(r"""\bbase["']?\s*:""")
@@ -34,7 +34,14 @@ def _open_source(source: str) -> Inventory:
     if file and not path.exists() and Path(file).expanduser().is_file():
         hint = f"ORCH_HOSTS={file} names the file, then --hosts @{rest} hosts in it"
         raise ConfigError("expected a file or hosts, got both", where=source, hint=hint)
-    if path.exists() or "/" in source or path.suffix in (".yaml", ".yml", ".ini", ".txt", ".hosts"):
+    if re.match(r"[a-z]+://", source):
+        hint = "write hosts as me@node1:2222,node2, or the path of a file"
+        raise ConfigError("expected a file or hosts, got a URL", where="--hosts", hint=hint)
+    if (
+        path.exists()
+        or is_path(source)
+        or path.suffix in (".yaml", ".yml", ".ini", ".txt", ".hosts")
+    ):
         return _read_inventory(path, str(source), ())
     return machine_files.from_expression(source)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, raise_all
-from orchestrator.inventory import nearest
+from orchestrator.inventory import is_path, nearest
 from orchestrator.plan import Limits
 from orchestrator.plan.option_values import in_seconds, share
 from orchestrator.plan.options import OPTIONS, DefaultKey
@@ -186,7 +186,7 @@ def _absolute_paths(key: str, value: Any, folder: Path) -> Any:
     """Return paths as they are from the folder of their file on."""
     if key == "templates":
         return tuple(folder / Path(path).expanduser() for path in value)
-    if key == "hosts" and ("/" in value or (folder / value).exists()):
+    if key == "hosts" and (is_path(value) or (folder / value).exists()):
         return str(folder / Path(value).expanduser())
     return value
 

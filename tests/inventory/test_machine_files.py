@@ -139,6 +139,7 @@ def test_an_expression_may_count_gpus_as_horovod_does() -> None:
         ("me@a:70000", "expected a port from 1 to 65535, got 70000"),
         ("-oProxyCommand=x", "letters, digits"),
         ("../x", "letters, digits"),
+        ("pod:app=x", "got labels of pods. did you mean pods:app=x?"),
         ("", "empty text"),
         ("a,,b", "each side of a comma"),
     ],
@@ -207,6 +208,11 @@ def test_a_file_of_another_tool_is_refused_by_its_name(text: str, name: str) -> 
     assert fault.startswith(f"hosts.txt: expected a list of hosts, got {name}") and ". " in fault
 
 
+def test_groups_of_clustershell_with_groups_in_them_are_named() -> None:
+    (fault,) = faults_of(lambda: read("# local.cfg\nnodes: node[1-4]\nall: @nodes\n", "local.cfg"))
+    assert fault.startswith("local.cfg: expected hosts, got groups of ClusterShell. pass what")
+
+
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
@@ -219,7 +225,18 @@ def test_a_file_of_another_tool_is_refused_by_its_name(text: str, name: str) -> 
         ),
         ("node1:4 user=bob\n", "got user=. write the user before the host: bob@node1"),
         ("node1:4 ifname=eth1\n", "got ifname=. leave ifname= out"),
-        ("node1:8:mlx5_0\n", "expected a host name"),
+        ("node1:4 ifhn=node1-ib\n", "got ifhn=. leave ifhn= out; vars.interface"),
+        ("a slot=8\nb Slots=8\n", "did you mean slots=8?"),
+        ("a SLOTS=8\n", "got SLOTS=. did you mean slots=8?"),
+        ("a solts=8\n", "got solts=. did you mean slots=8?"),
+        ("a slots=8 max-slot=16\n", "got max-slot=. did you mean max-slots=16?"),
+        ("a slots=8 slots=4\n", "expected one value of slots, got 8 and 4"),
+        ("a slots=8 max_slots=4\n", "expected max_slots=8 or more, got 4"),
+        (
+            "node1:8:mlx5_0\n",
+            "got 'node1:…'. a number of slots stands after a colon, and nothing else",
+        ),
+        ("node1:hunter2\n", "expected a host name, or host:slots, got 'node1:…'"),
         ("node1*4\n", "expected a host name"),
         ("^node1\n", "expected a host name"),
         ("8/node1\n", "expected a host"),
@@ -235,6 +252,7 @@ def test_a_setting_that_is_not_understood_is_not_lost(text: str, hint: str) -> N
         ("node1:8\nnode2:8\n", [("node1", 8, None), ("node2", 8, None)]),
         ("worker-1 slots=4\nworker-2 slots=4\n", [("worker-1", 4, None), ("worker-2", 4, None)]),
         ("gpu[01-02]\n", [("gpu01", None, None), ("gpu02", None, None)]),
+        ("a slots=8 max-slots=16\n", [("a", 8, None)]),
     ],
 )
 def test_what_is_understood_is_read_as_before(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, OrchError
+from orchestrator.inventory import open_inventory
 from orchestrator.inventory.formats import recognise
 from orchestrator.inventory.hosts import SshSettings
 from orchestrator.inventory.schema import parse
@@ -182,6 +183,20 @@ def test_ten_thousand_hosts_are_read() -> None:
 def test_one_machine_behind_two_ports_or_two_jump_hosts_is_two_hosts() -> None:
     text = "schema: 1\nhosts:\n  a: {address: h}\n  b: {address: h, ssh: {port: 23}}\n  c: {address: h, ssh: {jump: gate}}"
     assert len(read(text).hosts) == 3
+
+
+@pytest.mark.parametrize("other", ["127.0.0.1", "::1", "ip6-localhost", "::ffff:127.0.0.1"])
+def test_one_machine_under_several_of_its_own_names_is_one_host(other: str) -> None:
+    text = f'schema: 1\nhosts: {{n1: {{address: localhost}}, n2: {{address: "{other}"}}}}\n'
+    (fault,) = faults_of(lambda: read(text))
+    assert "expected one name per machine, got 'n1' and 'n2'" in fault
+
+
+def test_a_step_in_brackets_is_no_path_and_a_url_is_no_host() -> None:
+    names = [host.name for host in open_inventory("node[0-4/2]").hosts]
+    assert names == ["node0", "node2", "node4"]
+    with pytest.raises(ConfigError, match="got a URL. write hosts as me@node1:2222"):
+        open_inventory("ssh://root@node1:2222")
 
 
 def test_more_than_a_hundred_faults_are_counted() -> None:
