@@ -10,9 +10,11 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from orchestrator.errors import ConfigError
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import Inventory, expand, fold
 from orchestrator.inventory.hostset import alias_of
 from orchestrator.inventory.schema import Grouping, HostEntry, build
@@ -37,8 +39,15 @@ _KEYS = ("gpus", "slots", "env", "expect")
 _VARS = re.compile(
     r"python|runner_python|interface|workdir|cuda_visible_devices|cpu_binding|(?!ansible_)\w+_dir"
 )
-USED = re.compile("|".join([*_LOGIN, *_ARGUMENTS, _CONNECTION, *_KEYS, _VARS.pattern]))
+_USED = re.compile("|".join([*_LOGIN, *_ARGUMENTS, _CONNECTION, *_KEYS, _VARS.pattern]))
 """The variables that are taken."""
+_PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password")
+_NEIGHBOURS = ("ansible_scp_extra_args", "ansible_ssh_private_key")
+"""Variables of Ansible that orch does not take, with names almost as those that it does."""
+_OF_ANSIBLE = (*_LOGIN, *_ARGUMENTS, _CONNECTION)
+_OF_ORCH = (*_KEYS, "python", "runner_python", "interface", "workdir", "cuda_visible_devices", "cpu_binding")  # fmt: skip
+_CLOSE_OF_ANSIBLE, _CLOSE = 0.9, 0.8
+"""Names of Ansible's own are closer to each other: ``ansible_hostname`` is no ``ansible_host``."""
 _FLAGS = {"J": "ProxyJump", "p": "Port", "l": "User", "i": "IdentityFile", "F": "ConfigFile"}
 _SILENT_FLAGS = re.compile("-[CqaAxXTtnNvk4]+")
 _OPTION = re.compile(r'\s*(\w+)(?:\s*=\s*|\s+)"?(.*?)"?\s*')
@@ -75,6 +84,24 @@ class Group:
     vars: dict[str, Var] = field(default_factory=dict)
 
 
+def is_told(key: str) -> bool:
+    """Return True for a variable that is taken, or of which there is something to say."""
+    return bool(_USED.fullmatch(key) or key in _PASSWORDS or _meant(key))
+
+
+def _meant(key: str) -> str:
+    """Return the variable that another one nearly is; empty if it is near none.
+
+    >>> [_meant(key) for key in ("ansible_hots", "inteface", "ansible_hostname", "rack")]
+    ['ansible_host', 'interface', '', '']
+    """
+    if _USED.fullmatch(key) or key in (*_PASSWORDS, *_NEIGHBOURS):
+        return ""
+    if key.startswith("ansible_"):
+        return "".join(get_close_matches(key, _OF_ANSIBLE, 1, _CLOSE_OF_ANSIBLE))
+    return "".join(get_close_matches(key, _OF_ORCH, 1, _CLOSE))
+
+
 def needs_ansible(got: str, where: str) -> ConfigError:
     """Return the refusal of what only Ansible reads, with two ways to read it."""
     hint = (
@@ -91,7 +118,7 @@ def inventory_of(
     """Return the inventory of hosts with their merged variables. Raises Faults of ConfigError."""
     entries = {}
     others: dict[str, list[str]] = {}
-    unread: dict[str, None] = {}
+    unread: dict[str, str] = {}
     faults = {}
     for name, variables in hosts.items():
         connection = variables.get(_CONNECTION, Var("ssh", ""))
@@ -108,7 +135,8 @@ def inventory_of(
     if texts and not entries and not faults:
         message = f"expected a host that is reached by ssh, got {'; '.join(texts)}"
         raise ConfigError(message, where=source)
-    texts += [f"{', '.join(unread)} (no plain value)"] if unread else []
+    by_reason = group_pairs((reason, key) for key, reason in unread.items())
+    texts += [f"{', '.join(keys)} ({reason})" for reason, keys in by_reason.items()]
     groupings = []
     for name, group in groups.items():
         if name != "all" and not faults:
@@ -147,22 +175,33 @@ def _host_entry(
     variables: Mapping[str, Var],
     source: str,
     faults: dict[str, ConfigError],
-    unread: dict[str, None],
+    unread: dict[str, str],
 ) -> HostEntry:
     """Return a host with its values under orch's own keys. Adds refusals to ``faults``, by place,
-    and to ``unread`` the names of other variables without a plain value.
+    and to ``unread`` other variables that somebody may miss, each with the reason.
     """
     values: dict[str, Any] = {"ssh": {}, "vars": {}}
     places: dict[KeyPath, str] = {(): f"{source}: {name}"}
     for key in dict.fromkeys((*_LOGIN, *_ARGUMENTS, *variables)):
-        if key not in variables or not USED.fullmatch(key) or key == _CONNECTION:
+        if key not in variables or key == _CONNECTION:
             continue
         value, where = variables[key]
+        if not _USED.fullmatch(key):
+            meant = _meant(key)
+            if key in _PASSWORDS:
+                unread[key] = "orch asks for passwords in a terminal"
+            elif meant in _OF_ANSIBLE:
+                message = f"expected a variable of Ansible, got {key[:60]}"
+                hint = f"did you mean {meant}?"
+                faults[where] = ConfigError(message, where=where, hint=hint)
+            elif meant:
+                unread[key] = f"did you mean {meant}?"
+            continue
         if not _is_plain(value) or (key == "env" and not isinstance(value, dict)):
             if key in _LOGIN or key in _ARGUMENTS:
                 faults[where] = _no_value(where)
             else:
-                unread[key] = None
+                unread[key] = "no plain value"
         elif key in _ARGUMENTS:
             try:
                 for setting, given in _ssh_settings(str(value or "")):

@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
-from orchestrator.features.ansible.hosts import USED, Group, Var, inventory_of, needs_ansible
+from orchestrator.features.ansible.hosts import Group, Var, inventory_of, is_told, needs_ansible
 from orchestrator.inventory import Inventory, expand
 from orchestrator.inventory.foreign_files import tool_of
 from orchestrator.inventory.formats import LoadYaml
@@ -106,7 +106,7 @@ class _Tree:
             if not equals:
                 hint = "write each host on its own line"
                 self._fault(where, "expected name=value, got a word without '='", hint)
-            elif USED.fullmatch(key) or key == _PRIORITY:
+            elif is_told(key) or key == _PRIORITY:
                 try:
                     variables[key] = Var(_ini_value(text), f"{where}: {key}")
                 except (TypeError, RecursionError, MemoryError):
@@ -259,7 +259,7 @@ class _Tree:
         return {
             key: Var(value, f"{path}:{document.line((key,))}: {key}")
             for key, value in values.items()
-            if USED.fullmatch(key)
+            if is_told(key)
         }
 
 

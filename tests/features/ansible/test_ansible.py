@@ -146,6 +146,10 @@ def test_what_only_ansible_reads_is_refused_by_name(text: str, where: str, got: 
          "lab.yaml: expected groups without a loop, got a → b → a"),
         ("all: {hosts: {n1: {gpus: many}}}\n",
          "lab.yaml:1: all.hosts.n1.gpus: expected a whole number from 0 to 1024, got the text 'many'"),
+        ("[gpu]\nn1 ansible_hots=10.0.0.1\n",
+         "lab.yaml:2: ansible_hots: expected a variable of Ansible, got ansible_hots. did you mean ansible_host?"),
+        ("all: {hosts: {n1: {ansible_usr: me}}}\n", "lab.yaml:1: all.hosts.n1.ansible_usr: expected a variable of"),
+        ("[gpu]\nn1\n[gpu:vars]\nansible_prot=2222\n", "lab.yaml:4: ansible_prot: expected a variable of Ansible"),
         ("all: {hosts: {n1: 5}}\n", "lab.yaml:1: all.hosts.n1: expected a mapping, got a number. a name"),
         ("all: {hosts: {n1: }, child: }\n", "lab.yaml:1: all.child: expected a key of a group, got 'child'. a group has"),
         ("[gpu]\nn1 ansible_connection=local\n",
@@ -169,6 +173,30 @@ def test_other_variables_without_a_plain_value_are_named_once() -> None:
     inventory = read(text)
     assert inventory.notes == ("not read: interface, env (no plain value)",)
     assert {str(dict(host.vars)) for host in inventory.hosts} == {"{'data_dir': '/d'}"}
+
+
+@pytest.mark.parametrize("form", ["[gpu]\nn1 {}={}\n", "gpu: {{hosts: {{n1: {{{}: {}}}}}}}\n"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ansible_ssh_pass", "not read: ansible_ssh_pass (orch asks for passwords in a terminal)"),
+        ("ansible_password", "not read: ansible_password (orch asks for passwords in a terminal)"),
+        ("inteface", "not read: inteface (did you mean interface?)"),
+        ("gpu", "not read: gpu (did you mean gpus?)"),
+        ("slot", "not read: slot (did you mean slots?)"),
+        ("ansible_hostname", ""),
+        ("ansible_scp_extra_args", ""),
+        ("ansible_python_interpreter", ""),
+        ("ansible_become_pass", ""),
+        ("rack", ""),
+    ],
+)
+def test_a_variable_that_somebody_may_miss_is_named_without_its_value(
+    form: str, name: str, said: str
+) -> None:
+    inventory = read(form.format(name, "hunter2secret").replace("[gpu]", "[gpu]\nn0 rack=3"))
+    assert inventory.notes == ((said,) if said else ())
+    assert "hunter2secret" not in repr(inventory)
 
 
 def test_farther_groups_are_merged_first() -> None:
