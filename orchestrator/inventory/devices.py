@@ -48,6 +48,17 @@ def devices_of(text: str, where: str = "--devices") -> tuple[str, ...]:
     return tuple(devices)
 
 
+def are_devices(value: object) -> bool:
+    """Return True for devices as CUDA_VISIBLE_DEVICES takes them, each once.
+
+    >>> [are_devices(value) for value in ("2, 3,GPU-8c", 3, "0,0", "0-3", [0, 1])]
+    [True, True, False, False, False]
+    """
+    names = [name.strip() for name in str(value).split(",")]
+    is_listed = all(name.isdecimal() or _UUID.fullmatch(name) for name in names)
+    return is_listed and len(set(names)) == len(names)
+
+
 def split_exclude(expression: str) -> tuple[str, dict[str, tuple[str, ...]]]:
     """Return the hosts of ``--exclude`` and, by host expression, the devices of ``node2:gpu3``.
     Raises ConfigError.

@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.container_values import ContainerValues
+from orchestrator.inventory.devices import are_devices
 from orchestrator.inventory.fields import (
     WHOLE,
     Limit,
@@ -127,6 +128,10 @@ class _Vars(Strict):
     workdir: PathText = Field(
         default="", description="where payload and runs are stored on the node"
     )
+    cuda_visible_devices: Annotated[
+        Any,
+        takes("devices, each once", are_devices, 'for example "0,1" or "GPU-8c1f…", in quotes'),
+    ] = Field(default="", description="the devices that runs may use, in order")
     setup: Annotated[
         Any,
         takes("a line of bash, or a list of lines", _is_lines, "for example [module load cuda]"),

@@ -7,6 +7,7 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, Inventory
 from orchestrator.inventory.devices import chosen, devices_of, split_exclude
+from tests.support.inventories import faults_of, read
 
 HOSTS = (
     Host("a1", "a1", gpus=4),
@@ -22,6 +23,15 @@ def listed(
     """Number of GPUs and the devices of each host after a choice."""
     hosts = chosen(INVENTORY, HOSTS, given, split_exclude(exclude)[1])
     return {host.name: (host.gpus, host.vars.get("cuda_visible_devices")) for host in hosts}
+
+
+@pytest.mark.parametrize(
+    "devices", ['"0,0"', '"0;1"', '"0-3"', "[0, 1]", '"gpu0"', '"GPU-8c,GPU-8c"']
+)
+def test_an_inventory_lists_devices_each_once(devices: str) -> None:
+    text = f"schema: 1\nhosts: {{n1: {{gpus: 2, vars: {{cuda_visible_devices: {devices}}}}}}}\n"
+    (fault,) = faults_of(lambda: read(text))
+    assert "cuda_visible_devices: expected devices, each once, got" in fault
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,8 @@ def _host_entry(
                 faults[where] = ConfigError(message, where=where, hint=_BY_ARGUMENTS)
         elif value not in (None, "") or key.endswith(("host", "port")):
             path = _LOGIN.get(key) or ((key,) if key in _KEYS else ("vars", key))
+            if key == "cuda_visible_devices" and isinstance(value, list):
+                value = ",".join(map(str, value))  # Ansible reads 0,1 as a tuple
             if key.endswith("port") and str(value).isdecimal():
                 value = int(value)
             *inside, last = map(str, path)

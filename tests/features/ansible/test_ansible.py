@@ -199,6 +199,11 @@ def test_a_variable_that_somebody_may_miss_is_named_without_its_value(
     assert "hunter2secret" not in repr(inventory)
 
 
+def test_devices_without_quotes_are_those_devices() -> None:
+    (host,) = read("[gpu]\nn1 gpus=2 cuda_visible_devices=2,3\n").hosts
+    assert host.vars["cuda_visible_devices"] == "2,3"
+
+
 def test_farther_groups_are_merged_first() -> None:
     text = """
 [far]
