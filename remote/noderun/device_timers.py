@@ -12,7 +12,7 @@ from noderun.prctl import die_with_parent
 
 METRICS = ("gemm", "memory", "h2d", "d2h", "peer")
 """What `device_test.py` knows: TFLOP/s of a matrix product, else GB/s."""
-START_S, REAP_S = 120, 15
+REAP_S = 15
 
 
 class Timer:
@@ -83,31 +83,33 @@ class Timer:
             self.process.wait(max(0.1, deadline - time.monotonic()))
 
 
-def time_devices(python, seconds, programs, devices):
-    """Return {device: {"name", "values": {metric: value}, "wrong": text, "error": text}}: all
-    devices are asked for the same metric at the same time.
+def time_devices(python, seconds, programs, devices, limit_s):
+    """Return {device: {"name", "values": {metric: value}, "wrong": text, "error": text, "pid"}}: all
+    devices are asked for the same metric at the same time, until ``limit_s`` have passed.
     """
     order = list(devices)
-    timers, results = {}, {}
+    timers, results, deadline = {}, {}, time.monotonic() + limit_s
     try:
         for place, device in enumerate(order):
             peer = order[(place + 1) % len(order)] if len(order) > 1 else ""
             timers[device] = Timer(python, programs, device, devices[device]["variable"], peer)
-        answers = collect(timers, START_S)
+        answers = collect(timers, deadline)
         for device in order:
             results[device] = {"values": {}, "wrong": "", **(answers[device] or {"name": ""})}
         for metric in METRICS:
+            if time.monotonic() > deadline:
+                break  # one hangs, and the others are not to be blamed
             asked = {device: timer for device, timer in timers.items() if not timer.error}
             for timer in asked.values():
                 timer.ask(metric, seconds / len(METRICS))
-            for device, answer in collect(asked, START_S + 3 * seconds).items():
+            for device, answer in collect(asked, deadline).items():
                 if answer and "value" in answer:
                     results[device]["values"][metric] = answer["value"]
                 results[device]["wrong"] = results[device]["wrong"] or (answer or {}).get(
                     "wrong", ""
                 )
         for device, timer in timers.items():
-            results[device]["error"] = timer.error
+            results[device].update(error=timer.error, pid=timer.process.pid)
         return results
     finally:
         for timer in timers.values():
@@ -117,7 +119,6 @@ def time_devices(python, seconds, programs, devices):
             timer.reap(deadline)
 
 
-def collect(timers, limit_s):
+def collect(timers, deadline):
     """Return the next answer of each timer, by device."""
-    deadline = time.monotonic() + limit_s
     return {device: timer.answer(deadline) for device, timer in timers.items()}

@@ -15,7 +15,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,8 @@ import zlib
 from noderun.device_timers import METRICS, time_devices
 from noderun.evidence import RECENT_S, add_look, median, score_limit, slow_looks
 from noderun.files import open_regular
-from noderun.records import write_json
+from noderun.hooks import act, name_of_node
+from noderun.other_use import OtherUse, busy_limit
 from noderun.sysfs import first_line
 from noderun.vendor_tools import TOLD_S, begin, collect_output
 from noderun.vendors import VENDORS
@@ -33,10 +33,12 @@ VERSION = 1
 GOOD, NOT_MEASURED, BAD = "good", "not measured", "failed"
 STATUS = {GOOD: 0, NOT_MEASURED: 0, BAD: 5}
 MOST_STATE_BYTES = 1 << 25
-HOOK_S = 60
+SAMPLE_S = 1.0
+"""How long the use of the processors is sampled before the processor is timed."""
 WORDS = {"peers": "its peers", "past": "its past", "reference": "the reference"}
-
-
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Slurm gives its Prolog, Epilog and HealthCheckProgram none."""
+PLACE = "orch-node-test-"
 VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
 """The variable that takes UUIDs of the GPUs that a program may use."""
 
@@ -117,11 +119,22 @@ def check_state(state):
                     + sum(score["slower"])
                 )
                 score["named"]
+    "".join(list(state.get("faults", {}).values()))
+    sum(state.get("acted", {}).values(), state.get("looked", 0))
 
 
 def remember(state, results, devices, now):
-    """Add devices that answered, with their names, and the time of this look."""
+    """Add devices that answered, with their names, the time of this look, and what was wrong, which
+    stands until a look without it.
+    """
+    faults = state.setdefault("faults", {})
+    if results:
+        state["looked"] = now
     for device, result in results.items():
+        if result["wrong"] or result["error"]:
+            faults[device] = "%s, on %s" % (result["wrong"] or result["error"], day(now))
+        elif result["values"]:
+            faults.pop(device, None)
         if result["values"]:
             known = state["devices"].setdefault(
                 device, {"first": now, "looks": 0, "metrics": {}, "serial": "", "name": ""}
@@ -134,7 +147,7 @@ def remember(state, results, devices, now):
 # --- the verdict ----------------------------------------------------------------------------------
 
 
-def judge(args, state, results, present, limit):
+def judge(args, state, present, limit):
     """Return {device: reason} of the devices that fail, and {device: remark} of those that need
     more looks.
     """
@@ -142,11 +155,8 @@ def judge(args, state, results, present, limit):
     for device, known in state["devices"].items():
         if device not in present:
             failed[device] = "was here on %s, and is not now" % day(known["last"])
-    for device, result in results.items():
-        if result["error"]:
-            failed[device] = result["error"]
-        if result["wrong"]:
-            failed[device] = result["wrong"]
+    faults = state.get("faults", {})
+    failed.update({device: faults[device] for device in present if device in faults})
     for device in present:
         scores = [
             (metric, key, score)
@@ -156,12 +166,14 @@ def judge(args, state, results, present, limit):
             for key, score in of_metric["scores"].items()
         ]
         for metric, key, score in sorted(scores, key=lambda found: -found[2]["score"]):
+            if not (score["named"] or score["score"] > limit / 2):
+                continue  # there may be no slow look to tell of
             text = "%s %.1f%% slower than %s in %d of %d looks since %s" % (
                 metric, 100 * median(score["slower"]), WORDS[key], score["slow"], score["looks"], day(score["since"]),
             )  # fmt: skip
             if score["named"]:
                 failed.setdefault(device, text)
-            elif score["score"] > limit / 2:
+            else:
                 watched.setdefault(device, text)
     gpus = sum(bool(device["variable"]) for device in present.values())
     if gpus < args.gpus:
@@ -221,12 +233,27 @@ def parse(argv):
         metavar="SECONDS",
         help="looks that are no past yet; %(default)s",
     )
+    add(
+        "--limit",
+        type=positive,
+        default=180.0,
+        metavar="SECONDS",
+        help="a device that has not answered by then has failed; %(default)s",
+    )
+    add(
+        "--busy",
+        type=positive,
+        default=busy_limit(os.cpu_count() or 1),
+        metavar="CPUS",
+        help="count no look at a processor of which others use more; %(default)s",
+    )
     add("--gpus", type=int, default=0, help="how many GPUs the node must have")
     add(
         "--on-fail",
         default="",
         metavar="COMMAND",
-        help="run by the shell when the verdict becomes failed, with ORCH_NODE, ORCH_DEVICE and ORCH_REASON",
+        help="run by the shell when a device fails, with ORCH_NODE, ORCH_DEVICE, ORCH_SERIAL, ORCH_VERDICT, ORCH_REASON"
+        " and ORCH_EVIDENCE, a file",
     )
     add(
         "--forget",
@@ -234,7 +261,11 @@ def parse(argv):
         metavar="DEVICE",
         help="drop what is known of a device that was repaired or taken out; all for every device",
     )
-    add("--show", action="store_true", help="print the last verdict; measure nothing")
+    add(
+        "--show",
+        action="store_true",
+        help="print the last verdict, and what --on-fail would run; do nothing",
+    )
     add("--json", action="store_true", help="print the evidence as JSON")
     return parser.parse_args(argv)
 
@@ -259,6 +290,7 @@ def node_test_main(programs, references):
     """Make one look, print one line, and exit. ``programs`` are those that time devices, {name:
     base 64 of zlib}, ``references`` as in `add_look`.
     """
+    os.environ.setdefault("PATH", PATH)
     args = parse(sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -269,65 +301,125 @@ def node_test_main(programs, references):
         sys.exit(2)
 
 
-def look(args, programs, references):
-    """Measure if it is time, judge, tell, and act. Returns the exit status."""
-    folder = os.path.expanduser(args.state)
+def hold(folder):
+    """Make the folder of the evidence and lock it; return False if another look holds it. Raises
+    Unusable.
+    """
+    if folder.startswith("~"):
+        raise Unusable("--state: this user has no home: expected another folder")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise Unusable("--state: %s: %s" % (folder, error.strerror)) from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
     except OSError:
+        return False
+    return True
+
+
+def look(args, programs, references):
+    """Measure if it is time, judge, tell, and act. Returns the exit status."""
+    folder = os.path.expanduser(args.state)
+    if not hold(folder):
         tell(args, NOT_MEASURED, "another look at this node is in progress", {})
         return STATUS[NOT_MEASURED]
     path = os.path.join(folder, "evidence.json")
     state = load(path)
-    for device in [one for one in state["devices"] if args.forget in (one, "all")]:
-        del state["devices"][device]
+    forget(state, args.forget)
     devices, computing = find_devices(folder)
-    now, why_not = time.time(), ""
-    waited_s = now - max([known["last"] for known in state["devices"].values()], default=0)
-    if args.show or args.forget or 0 <= waited_s < args.interval:
-        why_not = "" if args.show or args.forget else "measured %.0f s ago" % waited_s
-    elif computing:
-        why_not = "in use by process %s" % ", ".join(computing)
+    now, why_not, results = time.time(), "", {}
     limit = score_limit(
         len(devices), len(METRICS), max(1.0, 86400 / max(1.0, args.interval)), args.false_alarms
     )
-    results = {}
-    if not (why_not or args.show or args.forget):
-        results = measure(args, programs, devices, folder)
-        remember(state, results, devices, now)
-        values = {
-            device: result["values"] for device, result in results.items() if result["values"]
-        }
-        add_look(state["devices"], values, now, args.find, limit, references, args.recent)
-    failed, watched = judge(args, state, results, devices, limit)
+    if not (args.show or args.forget):
+        why_not = reason_to_wait(args, state, now, computing)
+        if not why_not:
+            results, why_not = measure(args, programs, devices, folder)
+            remember(state, results, devices, now)
+            values = {
+                device: result["values"] for device, result in results.items() if result["values"]
+            }
+            add_look(state["devices"], values, now, args.find, limit, references, args.recent)
+    failed, watched = judge(args, state, devices, limit)
     verdict = BAD if failed else NOT_MEASURED if why_not else GOOD
+    hooks = act(args, state, failed, path, sorted(devices))
     reason = "; ".join(
         "%s: %s" % (name_of_device(state, device), text)
         for device, text in {**watched, **failed}.items()
     )
-    reason = "; ".join(filter(None, [reason, why_not]))
-    act(args, state, failed)
-    write_json(path, state)
+    ended = ["--on-fail of %s: %s" % hook for hook in hooks.items()]
+    reason = "; ".join(filter(None, [reason, why_not, *ended]))
     tell(args, verdict, reason, {"devices": state["devices"], "present": sorted(devices), "failed": failed, "watched": watched,
-                                 "measured": results, "slow_looks": slow_looks(limit)})  # fmt: skip
+                                 "measured": results, "slow_looks": slow_looks(limit), "hooks": hooks})  # fmt: skip
     return STATUS[verdict]
 
 
+def forget(state, name):
+    """Drop what is known of a device, or of all, so that the next look is made at once."""
+    if name:
+        state.pop("looked", None)
+    for known in (state["devices"], state.get("faults", {})):
+        for device in [one for one in known if name in (one, "all")]:
+            del known[device]
+
+
+def reason_to_wait(args, state, now, computing):
+    """Return why this is no time to measure, empty if it is."""
+    last = max([known["last"] for known in state["devices"].values()], default=0)
+    waited_s = now - state.get("looked", last)
+    if 0 <= waited_s < args.interval:
+        return "last look %.0f s ago" % waited_s
+    return "in use by process %s" % ", ".join(computing) if computing else ""
+
+
 def measure(args, programs, devices, folder):
-    """Time all devices with the programs in a folder that is removed again. Raises Unusable if none
-    could be timed because of the Python.
+    """Time all devices, and return the results of `time_devices` and why they do not count, empty if
+    they do: others have used the devices meanwhile. A wrong result counts in any case. Raises
+    Unusable if none could be timed because of the Python.
     """
-    place = tempfile.mkdtemp(prefix="orch-node-test-", dir=folder)
+    on_gpus, others = any(device["variable"] for device in devices.values()), OtherUse()
+
+    def why_not(results):
+        own = [str(result["pid"]) for result in results.values()]  # may hang in its driver
+        computing = find_devices(folder)[1] if on_gpus else []
+        computing = [number for number in computing if number not in own]
+        if computing:
+            return "not counted: process %s began in the look" % ", ".join(computing)
+        used = others.processors()
+        if on_gpus or used <= args.busy:
+            return ""
+        return "others use %.1f of %d processors" % (used, os.cpu_count() or 1)
+
+    if not on_gpus:
+        time.sleep(SAMPLE_S)  # a look takes processors away from whoever computes here
+        reason = why_not({})
+        if reason:
+            return {}, reason
+        others = OtherUse()
+    results = run_programs(args, programs, devices, folder)
+    reason = why_not(results)
+    if reason:
+        results = {
+            device: {**result, "values": {}, "error": ""} for device, result in results.items()
+        }
+    return results, reason
+
+
+def run_programs(args, programs, devices, folder):
+    """Time all devices with the programs in a folder that is removed again, by the next look if this
+    one is killed. Raises Unusable if none could be timed because of the Python.
+    """
+    for name in os.listdir(folder):
+        if name.startswith(PLACE):
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+    place = tempfile.mkdtemp(prefix=PLACE, dir=folder)
     try:
         for name, text in programs.items():
             with open(os.path.join(place, name), "wb") as file:
                 file.write(zlib.decompress(base64.b64decode(text)))
-        results = time_devices(args.python, args.seconds, place, devices)
+        results = time_devices(args.python, args.seconds, place, devices, args.limit)
     except OSError as error:
         raise Unusable("%s: %s" % (error.filename or folder, error.strerror)) from None
     finally:
@@ -346,41 +438,12 @@ def name_of_device(state, device):
     return "%s (%s)" % (device, words) if words else device
 
 
-def act(args, state, failed):
-    """Run the command of ``--on-fail`` for each device that has just failed; again next time if it
-    fails itself.
-    """
-    done = state.setdefault("acted", {})
-    for device in [one for one in done if one not in failed]:
-        del done[device]
-    for device, reason in failed.items():
-        if args.on_fail and device not in done:
-            environment = dict(
-                os.environ, ORCH_NODE=socket.gethostname(), ORCH_DEVICE=device, ORCH_REASON=reason
-            )
-            try:
-                code = subprocess.call(
-                    args.on_fail,
-                    shell=True,
-                    env=environment,
-                    timeout=HOOK_S,
-                    stdin=subprocess.DEVNULL,
-                )
-            except subprocess.TimeoutExpired:
-                code = "no end within %d s" % HOOK_S
-            if code == 0:
-                done[device] = time.time()
-            else:
-                sys.stderr.write("orch-node-test: --on-fail: %s\n" % code)
-
-
 def tell(args, verdict, reason, evidence):
     """Print the verdict, as a line or as JSON."""
     if args.json:
-        answer = {"node": socket.gethostname(), "verdict": verdict, "reason": reason, **evidence}
+        answer = {"node": name_of_node(), "verdict": verdict, "reason": reason, **evidence}
         print(json.dumps(answer, sort_keys=True))
     else:
         print(
-            "orch-node-test %s: %s%s"
-            % (socket.gethostname(), verdict, ": " + reason if reason else "")
+            "orch-node-test %s: %s%s" % (name_of_node(), verdict, ": " + reason if reason else "")
         )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 @takes("accept")
 def accept(
+    ctx: typer.Context,
     suite: Annotated[
         str,
         typer.Argument(
@@ -80,6 +81,10 @@ def accept(
     budget, as_json = given["budget"], given["json"]
     bases = template_bases(given["templates"])
     if suite == sentinel.NAME:
+        sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+        sentinel.refuse_options(
+            name for name, source in sources.items() if source and source.name == "COMMANDLINE"
+        )
         sentinel.write_node_test(given["output"] or Path(sentinel.FILE), bases)
         return
     if not dry_run:

@@ -7,7 +7,7 @@ run it, and no controller is there (`remote/noderun/node_test.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import typer
@@ -34,6 +34,40 @@ _AT: tuple[tuple[str, str, str, dict[str, str]], ...] = (
 """The figures of suites/references that the node test measures too: its metric, and framework,
 metric and keys there. Copies are left out: their figures are of a GPU alone, and here all share the
 host."""
+
+
+_NO_HOST = "it contacts no host: copy the file to each node, for example with scp"
+_NO_RUN = "it starts no run: orch-node-test --limit says how long a look may take"
+_INSTEAD: dict[str, str] = {
+    "hosts": _NO_HOST,
+    "exclude": _NO_HOST,
+    "accept_new": _NO_HOST,
+    "skip_unreachable": _NO_HOST,
+    "with_suspects": _NO_HOST,
+    "debug": _NO_HOST,
+    "budget": "orch-node-test --seconds says how long a look takes",
+    "lease": _NO_RUN,
+    "stop_grace": _NO_RUN,
+    "first_line_timeout": _NO_RUN,
+    "stall_timeout": _NO_RUN,
+    "wait": "orch-node-test --interval says how often it measures, and it leaves busy nodes alone",
+    "wait_limit": "orch-node-test --interval says how often it measures, and it leaves busy nodes alone",
+    "sign": "sign the file that it writes: ssh-keygen -Y sign -n file -f KEY orch-node-test",
+    "dry_run": "it only writes a file; on a node, orch-node-test --show says what it would do",
+    "json": "on a node, orch-node-test --json prints the evidence",
+}
+"""What to do instead of each option of a suite that would have no effect."""
+
+
+def refuse_options(names: Iterable[str]) -> None:
+    """Raise ConfigError for the first of these options that belongs to suites alone."""
+    for name in names:
+        if name in _INSTEAD:
+            raise ConfigError(
+                f"expected a suite to run, got {NAME}, which only writes a program",
+                where=f"--{name.replace('_', '-')}",
+                hint=_INSTEAD[name],
+            )
 
 
 def write_node_test(path: Path, bases: Sequence[Path]) -> None:
@@ -70,16 +104,25 @@ def _figures(references: Sequence[Reference]) -> Iterator[tuple[str, str, float,
 
 def _usage(path: Path) -> Iterator[str]:
     at = "/usr/local/sbin/orch-node-test"
+    drain = 'scontrol update NodeName="$ORCH_NODE" State=DRAIN Reason="$ORCH_DEVICE $ORCH_REASON"'
+    log = 'logger -p user.err "$ORCH_DEVICE: $ORCH_REASON"'
+    taint = 'kubectl taint node "$ORCH_NODE" --overwrite orch-node-test=failed:NoSchedule'
     yield f"{path}: one file, for Python 3.6 or newer; it needs PyTorch in the Python of --python"
     yield ""
-    yield "Copy it to each node, and look once by hand:"
+    yield "Copy it to each node, look once by hand, and read what a hook would run:"
     yield f"  {at} --python /opt/venv/bin/python --json"
+    yield f"  {at} --show --on-fail '{drain}'"
     yield ""
-    yield "Slurm, in a script that HealthCheckProgram, Prolog or Epilog of slurm.conf names:"
-    yield f"  #!/bin/sh\n  exec {at} --python /opt/venv/bin/python --interval 3600 \\"
-    yield '    --on-fail \'scontrol update NodeName="$ORCH_NODE" State=DRAIN Reason="$ORCH_REASON"\''
-    yield "  # A Prolog or Epilog that ends with 5 drains the node by itself: leave --on-fail out there."
+    yield "Slurm: /etc/slurm/node-test.sh, for Prolog, Epilog or HealthCheckProgram of slurm.conf:"
+    yield f"  #!/bin/sh\n  export PATH=/usr/sbin:/usr/bin:/sbin:/bin\n  {at} --python /opt/venv/bin/python \\"
+    yield f"    --interval 3600 --limit 45 --on-fail '{drain}' 2>&1 |"
+    yield "    logger -t orch-node-test"
+    yield "  exit 0  # another status of a Prolog or Epilog drains the node, whatever it means"
     yield "cron, in /etc/cron.d:"
-    yield f"  17 * * * *  root  {at} --on-fail 'logger -p err \"$ORCH_DEVICE: $ORCH_REASON\"'"
+    yield f"  17 * * * *  root  {at} --python /opt/venv/bin/python --on-fail '{log}' >/dev/null"
     yield "Kubernetes, where the node has a kubeconfig that may do so:"
-    yield "  --on-fail 'kubectl taint node \"$ORCH_NODE\" --overwrite orch-node-test=failed:NoSchedule'"
+    yield f"  --on-fail '{taint}'"
+    yield "A webhook:"
+    yield '  --on-fail \'curl -fsS --data-binary @"$ORCH_EVIDENCE" "https://HOST/nodes/$ORCH_NODE"\''
+    yield "The node states of a project, from a machine that reaches its folder:"
+    yield '  --on-fail \'ssh LOGIN cd PROJECT "&&" orch nodes "$ORCH_NODE" --out --reason node-test\''
