@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 from orchestrator import yamlfile
 from orchestrator.checks.facts import serials
-from orchestrator.feature import providers
 from orchestrator.features.accept.bars import (
     against_others,
     against_references,
     confirm_suspects,
     without_figure,
 )
-from orchestrator.features.accept.blame import depend_on_hosts, succeeds_without
 from orchestrator.features.accept.criteria import (
     Answer,
     Evidence,
@@ -31,9 +28,10 @@ from orchestrator.features.accept.criteria import (
 )
 from orchestrator.features.accept.earlier import against_earlier, dump_group
 from orchestrator.features.accept.figures import UnitFigure, figures_of, without_reference
-from orchestrator.features.accept.nodes import by_checks, by_links, by_lost_links, by_runs
-from orchestrator.features.accept.observations import AuditFinding, fold_audit, of_runs, see
+from orchestrator.features.accept.nodes import by_links
+from orchestrator.features.accept.observations import AuditFinding, fold_audit
 from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord
+from orchestrator.features.accept.stages import Made, StageRun, read_stages
 from orchestrator.features.accept.suite import (
     Bar,
     Reference,
@@ -46,13 +44,7 @@ from orchestrator.features.accept.units import CLUSTER, Group, groups_of
 from orchestrator.features.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
 from orchestrator.inventory import fold
 from orchestrator.plan.spec import by_reason
-from orchestrator.record import BenchDir
-from orchestrator.results import RunResult
-from orchestrator.results.bench import notes_of, place_results
 from orchestrator.results.expectations import MET, NOT_MET
-from orchestrator.results.planned import planned_runs
-from orchestrator.results.read import read_run
-from orchestrator.results.summary import Summary, of_bench
 
 SCHEMA = 4
 """Of certificate.json. 1: first version. 2: `figures`, and `least` of what was judged. 3: `audit`,
@@ -80,22 +72,6 @@ class NodeVerdict:
     verdict: str
     why: tuple[str, ...]
     seen: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StageRun:
-    """A stage that was made: its bench, empty for checks, the configurations, its hosts, and how
-    many runs have a number.
-    ``notes`` qualify its numbers, such as a drift during the bench or lowered clocks."""
-
-    name: str
-    title: str
-    bench_id: str
-    configurations: tuple[str, ...]
-    hosts: tuple[str, ...]
-    measured: int
-    planned: int
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +121,6 @@ class Certificate:
         return [node.host for node in self.nodes if node.verdict == verdict]
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A stage with the last of its benches, read."""
-
-    stage: SuiteStage
-    bench: BenchDir
-    hosts: tuple[str, ...]
-    results: Sequence[RunResult]
-    summary: Summary
-
-
 def certificate_of(folder: AcceptanceDir) -> Certificate:
     """Return the certificate of an acceptance, finished or not. Raises DataError for damaged files."""
     record = folder.record()
@@ -173,80 +138,10 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         if name in inspected
         for host, of_host in inspected[name][0].items()
     }
-    judged = []
-    made: list[_Made] = []
-    seen: dict[str, list[str]] = {}
-    stages = []
-    for stage in suite.stages:
-        if stage.name not in record.stages:
-            continue
-        if stage.checks:
-            facts, checks = inspected.get(stage.name, ({}, []))
-            if facts:
-                judged.append(by_checks(stage.name, checks, stage.checks, list(record.hosts)))
-                stages.append(
-                    StageRun(
-                        stage.name,
-                        stage.title,
-                        "",
-                        (),
-                        tuple(record.hosts),
-                        len(facts),
-                        len(record.hosts),
-                    )
-                )
-            continue
-        by_hosts = depend_on_hosts(document, stage)
-        attempts = record.of_stage(stage.name)
-        benches = [folder.bench(attempt.bench_id) for attempt in attempts]
-        read = [place_results(bench, list(map(read_run, bench.runs()))) for bench in benches]
-        if any(read):
-            hosts = dict.fromkeys(host for attempt in attempts for host in attempt.hosts)
-            judged.append(
-                by_lost_links(stage.name, [run for results in read for run in results], list(hosts))
-            )
-        for number, (attempt, bench, results) in enumerate(
-            zip(attempts, benches, read, strict=True), 1
-        ):
-            if not (stage.optional and not results):
-                later = list(
-                    zip((after.hosts for after in attempts[number:]), read[number:], strict=True)
-                )
-                blames = partial(succeeds_without, later, by_hosts)
-                judged.append(by_runs(stage.name, bench, results, attempt.hosts, blames))
-            remarks = [
-                remark
-                for module in providers("remarks")
-                for remark in module.remarks(bench, results)
-            ]
-            see(seen, stage.name, (remark for remark in remarks if remark[0]))
-            if attempt is attempts[-1]:
-                summary = of_bench(planned_runs(bench, results), notes_of(bench))
-                made.append(_Made(stage, bench, attempt.hosts, results, summary))
-                good = sum(run.is_good for run in results)
-                configurations = tuple(
-                    dict.fromkeys(
-                        f"{row.series} {row.shape}" for row in (*summary.rows, *summary.sheets)
-                    )
-                )
-                planned = len(bench.record().runs)
-                see(seen, stage.name, of_runs(summary, results))
-                unnamed = [text for host, text in remarks if not host]
-                of_rows = (note for row in summary.rows for note in row.qualifications)
-                notes = tuple(dict.fromkeys([*summary.notes, *unnamed, *of_rows]))
-                run = StageRun(
-                    stage.name,
-                    stage.title,
-                    attempt.bench_id,
-                    configurations,
-                    attempt.hosts,
-                    good,
-                    planned,
-                    notes,
-                )
-                stages.append(run)
+    stages = read_stages(folder, record, suite, document, inspected)
+    made = stages.made
     of_bars = _bars(made, references, record)
-    judged += of_bars.judged
+    judged = [*stages.judged, *of_bars.judged]
     not_tested = {
         **_what_was_left_out(record, suite, made, bool(last_facts)),
         **of_bars.not_compared,
@@ -257,7 +152,7 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         )
     findings = [finding for bar in judged for finding in bar.findings]
     nodes = tuple(
-        replace(node, seen=tuple(seen.get(node.host, ())))
+        replace(node, seen=tuple(stages.seen.get(node.host, ())))
         for node in _nodes(record, last_facts, judged, findings)
     )
     unjudged = [node.host for node in nodes if node.why == (_UNJUDGED,)]
@@ -266,24 +161,9 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
     verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])
     if verdict == PASS and (not made or set(record.stages) - set(record.over)):
         verdict = UNDECIDED
-    audits = folder.audits().values()
-    audited = [check for _, checks in audits for check in checks]
-    criteria = None
-    answers: tuple[Answer, ...] = ()
-    if record.criteria:
-        criteria = criteria_of(yamlfile.loads(record.criteria, f"{folder.path.name}: criteria"))
-        told = {host: said for of_stage, _ in audits for host, said in of_stage.items()}
-        preflight = [check for _, checks in inspected.values() for check in checks]
-        evidence = Evidence(
-            [*preflight, *audited],
-            told,
-            judged,
-            of_bars.figures,
-            _without_result(record, suite, made),
-            place_of(told),
-            record.device == "cuda",
-        )
-        answers = answer_all(criteria, evidence)
+    audited = [check for _, checks in folder.audits().values() for check in checks]
+    without_result = _without_result(record, suite, made)
+    criteria, answers = _answers(folder, record, judged, of_bars.figures, without_result)
     return Certificate(
         record.acceptance_id,
         record.created,
@@ -296,7 +176,7 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         nodes,
         tuple(finding for finding in findings if finding.kind == "link"),
         tuple(finding for finding in findings if finding.kind == "cluster"),
-        tuple(stages),
+        tuple(stages.runs),
         tuple(sorted(judged, key=lambda bar: record.stages.index(bar.stage))),
         not_tested,
         record.notes,
@@ -304,13 +184,37 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         of_bars.measured,
         fold_audit(audited),
         answers,
-        criteria.source if criteria else "",
+        criteria,
     )
 
 
-def _without_result(
-    record: AcceptanceRecord, suite: Suite, made: Sequence[_Made]
-) -> dict[str, str]:
+def _answers(
+    folder: AcceptanceDir,
+    record: AcceptanceRecord,
+    judged: Sequence[Judged],
+    figures: Sequence[UnitFigure],
+    without_result: Mapping[str, str],
+) -> tuple[str, tuple[Answer, ...]]:
+    """Return the source of the public criteria of an acceptance and the answers; empty without."""
+    if not record.criteria:
+        return "", ()
+    criteria = criteria_of(yamlfile.loads(record.criteria, f"{folder.path.name}: criteria"))
+    audits = folder.audits().values()
+    told = {host: said for of_stage, _ in audits for host, said in of_stage.items()}
+    checks = [check for _, found in (*folder.checks().values(), *audits) for check in found]
+    evidence = Evidence(
+        checks,
+        told,
+        judged,
+        figures,
+        without_result,
+        place_of(told),
+        record.device == "cuda",
+    )
+    return criteria.source, answer_all(criteria, evidence)
+
+
+def _without_result(record: AcceptanceRecord, suite: Suite, made: Sequence[Made]) -> dict[str, str]:
     """Return why stages that measure have no result."""
     done = {
         of_stage.stage.name for of_stage in made if any(run.is_good for run in of_stage.results)
@@ -336,7 +240,7 @@ class _OfBars:
 
 
 def _bars(
-    made: Sequence[_Made], references: Sequence[Reference], record: AcceptanceRecord
+    made: Sequence[Made], references: Sequence[Reference], record: AcceptanceRecord
 ) -> _OfBars:
     groups: list[tuple[SuiteStage, Bar, Group]] = []
     judged = []
@@ -385,7 +289,7 @@ def _bars(
     return _OfBars(values, tuple(figures), confirm_suspects(judged), not_compared)
 
 
-def _without_value(made: _Made, bar: Bar) -> Judged:
+def _without_value(made: Made, bar: Bar) -> Judged:
     """Return the judgement of a bar that no value is about: a misspelt metric must not pass, nor a
     stage without a good run.
     """
@@ -410,7 +314,7 @@ def _without_value(made: _Made, bar: Bar) -> Judged:
     )
 
 
-def _judge_expectations(made: _Made) -> list[Judged]:
+def _judge_expectations(made: Made) -> list[Judged]:
     """Return the bounds that the choices of a stage have under ``expect``."""
     bars = []
     for judgement in made.summary.expected:
@@ -435,7 +339,7 @@ def _judge_expectations(made: _Made) -> list[Judged]:
 
 
 def _what_was_left_out(
-    record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], checked: bool
+    record: AcceptanceRecord, suite: Suite, made: Sequence[Made], checked: bool
 ) -> dict[str, str]:
     """Return the stages, hosts of a stage and comparisons that were left out, with the reasons."""
     not_tested = dict(record.left_out)
