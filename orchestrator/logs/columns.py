@@ -65,6 +65,25 @@ class RankColumns:
         return column
 
 
+def with_counts(steps: Sequence[int], values: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return columns that have ``samples`` of each step in place of ``total_samples``, those since
+    the start. The first line is taken to have as many as the second.
+
+    >>> with_counts([10, 20, 30], {"loss": [9.0, 8.0, 7.0], "total_samples": [640, 1280, 1920]})
+    {'loss': [9.0, 8.0, 7.0], 'samples': [64, 64, 64]}
+    """
+    if "total_samples" not in values:
+        return values
+    totals = values["total_samples"]
+    counts: list[int | None] = []
+    for row in range(1, len(steps)):
+        before, total, passed = totals[row - 1], totals[row], steps[row] - steps[row - 1]
+        is_known = None not in (before, total) and passed > 0
+        counts.append(round((total - before) / passed) if is_known else None)
+    others = {name: column for name, column in values.items() if name != "total_samples"}
+    return {**others, "samples": [*counts[:1], *counts]} if counts else others
+
+
 def attempts_in(steps: list[int], slack: int) -> list[int]:
     """Return the rows where attempts begin: the first, and each step lower than an earlier one by
     more than ``slack``.

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.numbers import NumberForm
-from orchestrator.logs.steps import VALUES
+from orchestrator.logs.steps import GROUPS
 
 SETUP_LOG = "setup.out"
 """The log of a node's setup lines, which is not the program's output."""
@@ -38,6 +38,14 @@ SIZES = (
 """The facts of a run that any program may print; ``gpus`` is ranks per node, ``batch_size`` samples
 of a device per step,
 ``model`` a model of the folder, ``dtype`` the program's name of a dtype."""
+
+DTYPES = {
+    "fp64": ("float64", "double", "f64"),
+    "fp32": ("float32", "float", "single", "f32"),
+    "fp16": ("float16", "half", "f16", "amp_fp16"),
+    "bf16": ("bfloat16", "amp_bf16"),
+}
+"""The names that programs have for a dtype. A fact may have the name of one: whether it is used."""
 
 FUNCTIONS = ("before", "mean", "distinct")
 """What a term of an agreement may be of groups: the text of the previous row of the same kind, the
@@ -115,7 +123,7 @@ class Agreement:
     of: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     factor: float = 1.0
-    within: float = 1.05
+    within: float = 1.04
     models: tuple[str, ...] = ()
     at: str = ""
     rows: str = "each"
@@ -225,7 +233,7 @@ class LogGrammar:
         """
         names = [name for metric in self.metrics for name in (metric.group, *metric.keys)]
         # Older folders have the program's own figure in a group that has since become a speed.
-        reserved = {"step", *VALUES} - {"tokens_per_s"}
+        reserved = set(GROUPS) - {"tokens_per_s"}
         return tuple(dict.fromkeys(name for name in names if name not in reserved))
 
     def factor(self, name: str) -> float:

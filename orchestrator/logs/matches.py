@@ -20,7 +20,7 @@ from orchestrator.logs.near_miss import NearMiss, near_miss
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.patterns import Reader, compile_pattern, tags_of
-from orchestrator.logs.steps import SPEEDS, VALUES
+from orchestrator.logs.steps import GROUPS, SPEEDS
 from orchestrator.logs.text import clean_text, clock
 
 _MOST_SHOWN = 10
@@ -140,7 +140,7 @@ def _of_metric(
 
 
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:
-    groups = ("step", *VALUES, *grammar.metric_groups)
+    groups = (*GROUPS, *grammar.metric_groups)
     readers = {
         key: compile_pattern(key, pattern, groups)
         for key, pattern in grammar.by_key("patterns").items()

@@ -22,6 +22,11 @@ THOUSANDS = (",", "_", "'", " ")
 """What may separate thousands."""
 _DIGITS = re.compile(r"\s*[-+]?([0-9]*)(?:[.]([0-9]*))?(?:[eE]([-+]?[0-9]{1,3}))?\s*", re.ASCII)
 
+_NAN_OF_C = re.compile(
+    r"[-+]?(?:nan\(\w*\)|1\.#(?:QNAN|SNAN|IND|INF|J)[0-9]*)", re.ASCII | re.IGNORECASE
+)
+"""What libraries of C print for a number that is none."""
+
 
 @lru_cache(maxsize=len(THOUSANDS))
 def _grouped_number(separator: str) -> re.Pattern[str]:
@@ -47,12 +52,16 @@ class NumberForm:
         return not (self.thousands or self.suffixes)
 
     def number(self, text: str) -> float | None:
-        """Return the number that a text is; None if it is none."""
+        """Return the number that a text is; None if it is none.
+
+        >>> PLAIN.number("-nan(ind)"), PLAIN.number("1.#QNAN"), PLAIN.number("nano")
+        (nan, nan, None)
+        """
         digits, factor = self._parts(text)
         try:
             return float(digits) * factor
         except ValueError:
-            return None
+            return math.nan if _NAN_OF_C.fullmatch(text) else None
 
     def whole(self, text: str | None) -> int | None:
         """Return the whole number that a text is, None if it is none. Suffixes are not accepted:

@@ -21,7 +21,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.logs.agreements import Row
-from orchestrator.logs.columns import RankColumns, are_as_fast, attempts_in
+from orchestrator.logs.columns import RankColumns, are_as_fast, attempts_in, with_counts
 from orchestrator.logs.grammar import Agreement, LogGrammar
 from orchestrator.logs.launchers import launcher_prefix
 from orchestrator.logs.left_out import LeftOut
@@ -488,7 +488,13 @@ class _Collector:
         are_ranks = self.scope == "process" and len(same_start) == len(attempts) > 1
         if are_ranks and are_as_fast(voice, attempts):
             self.warn(READ_AS_RANKS(count=len(attempts)))
-            return [as_steps(*voice.part(*attempt), self.micro_batches) for attempt in same_start]
+            return [self._steps_of(voice, attempt) for attempt in same_start]
         if len(attempts) > 1:
             self.warn(STEP_GOES_BACK(times=times(len(attempts) - 1), step=reached))
-        return [as_steps(*voice.part(*whole[-1]), self.micro_batches)]
+        return [self._steps_of(voice, whole[-1])]
+
+    def _steps_of(
+        self, voice: RankColumns, attempt: tuple[int, int]
+    ) -> tuple[list[int], dict[str, list[Any]]]:
+        steps, values = voice.part(*attempt)
+        return as_steps(steps, with_counts(steps, values), self.micro_batches)

@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.logs.grammar import units_hint
-from orchestrator.logs.steps import VALUES
+from orchestrator.logs.steps import GROUPS
 from orchestrator.logs.text import MPIRUN, Tags
 
 RANKS = ("rank", "local_rank")
@@ -197,12 +197,12 @@ def step_readers(
     """
     steps, metrics = [], []
     for key, pattern in patterns.items():
-        reader = compile_pattern(key, pattern, ("step", *VALUES, *groups))
+        reader = compile_pattern(key, pattern, (*GROUPS, *groups))
         names = [name for name in groups if name in reader.pattern.groupindex]
         metrics += [reader] if names else []
         for name in names:
             pattern = pattern.replace(f"(?P<{name}>", "(?:")
-        steps.append(compile_pattern(key, pattern, ("step", *VALUES)) if names else reader)
+        steps.append(compile_pattern(key, pattern, GROUPS) if names else reader)
     return steps, metrics
 
 

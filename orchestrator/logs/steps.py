@@ -34,6 +34,8 @@ SPEEDS = (
 )
 LOSSES = ("loss", "grad_norm")
 VALUES = (*SPEEDS, "mean_time_s", *LOSSES, "skipped")
+GROUPS = ("step", *VALUES, "total_samples")
+"""The groups of step lines; samples since the start become those of each step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from orchestrator.logs import (
     is_multiplier,
     units_hint,
 )
+from orchestrator.logs.grammar import DTYPES
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import parse
-from orchestrator.logs.steps import SPEEDS, VALUES
+from orchestrator.logs.steps import GROUPS, SPEEDS
 from orchestrator.plan.log_schema import LogEntry, MetricEntry
 from orchestrator.plan.measures import LANGUAGE_MODEL, MEASURES, OWN_METRICS
 from orchestrator.plan.schema import FrameworkFile
@@ -125,7 +126,7 @@ def _statements(file: FrameworkFile) -> Iterator[Fault]:
     """
     log = file.log
     of_models = {key for entry in file.models.values() for key in entry.model_extra or {}}
-    known = [*SIZES, *file.options, *of_models]
+    known = [*SIZES, *DTYPES, *file.options, *of_models]
     for index, pattern in enumerate(log.facts):
         for name in _GROUP.findall(pattern):
             if name not in known and not is_multiplier(name):
@@ -190,7 +191,7 @@ def _metrics(file: FrameworkFile) -> Iterator[Fault]:
     log = file.log
     by_pattern = [set(_GROUP.findall(pattern)) for pattern in patterns_of(log.readings)]
     declared = {metric.group or name for name, metric in log.metrics.items()}
-    reserved = {"step", *VALUES} - ({"tokens_per_s"} & declared)
+    reserved = set(GROUPS) - ({"tokens_per_s"} & declared)
     by_step = [set(_GROUP.findall(pattern)) - reserved for pattern in log.patterns]
     groups = sorted(set().union(*by_pattern, *by_step))
     for name, metric in log.metrics.items():

@@ -89,7 +89,7 @@ class AgreementEntry(Strict):
     within: Annotated[
         float, takes("a number ≥ 1", lambda value: type(value) in (int, float) and value >= 1)
     ] = Field(
-        1.05,
+        1.04,
         description="the ratio up to which both may differ, besides the digits that are printed",
     )
     models: list[Word] = Field([], description="the models it is about, by default all")

@@ -16,6 +16,7 @@ from typing import Any
 from orchestrator.documents import short
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs import LogGrammar, StepSample
+from orchestrator.logs.grammar import DTYPES
 from orchestrator.logs.notes import LINES_LEFT_OUT, LOG_CUT
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import clean_text
@@ -50,7 +51,7 @@ from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.reported_figures import RunContext, figures, verify_tokens
 from orchestrator.results.run import RunResult
 from orchestrator.results.unmatched import explain_mismatch
-from orchestrator.results.values import Expected, Value, values_of
+from orchestrator.results.values import Expected, Value, values_of, verify_finite
 
 _SHOWN_BYTES = 1 << 20
 _NAMES = (
@@ -74,8 +75,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         result = _with_own_notes(result, *others)
         cut = _cut_notes(parsed, grammar)
         if not framework.measure.has_samples:
-            if cut:
-                raise DataError(f"expected the whole log, {cut[0]}", kind="result_invalid")
+            _verify_whole(cut)
             return _of_metrics(result, spec, framework, parsed, log)
         if not parsed.samples:
             raise _unmatched_error(framework, parsed, result.run_id, log)
@@ -171,8 +171,12 @@ def check_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None,
     terms = Terms(
         window, steps[-1] if steps else 0, global_batch or 1, cumulative=framework.log.cumulative
     )
+    cut = _cut_notes(parsed, framework.log)
     try:
         verify_statements(parsed, {})
+        if not framework.measure.has_samples:
+            _verify_whole(cut)
+        verify_finite(framework.log.metrics, parsed.readings, framework.log.numbers)
         verify_means(parsed.samples, _find_intervals(parsed.samples, terms))
         if steps and not framework.simulated:
             verify_training(parsed.samples, terms)
@@ -190,8 +194,9 @@ def check_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None,
             sampled=framework.log.sampled,
         )
     except DataError as error:
-        return None, (str(error),)
-    return None, (*read.notes, *read.unsteady)
+        # Of a log that ends within the warm-up the window is a guess.
+        return (error, ()) if steps[-1] > usual else (None, (str(error),))
+    return None, (*read.notes, *read.unsteady, *cut)
 
 
 def check_by_grammar(
@@ -236,6 +241,11 @@ def _cut_notes(parsed: Parsed, grammar: LogGrammar) -> tuple[Note, ...]:
     return (LOG_CUT(pattern=grammar.closing),)
 
 
+def _verify_whole(cut: Sequence[Note]) -> None:
+    if cut:
+        raise DataError(f"expected the whole log, {cut[0]}", kind="result_invalid")
+
+
 def _named_facts(spec: RunSpec, framework: Framework) -> dict[str, Any]:
     """Return the facts of a run that its log's name gives, with those that the folder knows of its
     model and dtype.
@@ -250,7 +260,7 @@ def _named_facts(spec: RunSpec, framework: Framework) -> dict[str, Any]:
     flag = framework.dtypes.get(spec.device, {}).get(spec.dtype)
     return {
         **framework.models.get(spec.model, {}),
-        **{name: sizes[name] for name in names},
+        **{name: sizes[name] for name in (*names, *DTYPES) if name in sizes},
         **({"dtype": flag} if flag else {}),
     }
 
@@ -335,7 +345,7 @@ def _with_report(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec
         "world_size": spec.world_size,
     }
     for key, value in (*worlds, *reported.items()):
-        if key in by_name and value != by_name[key]:
+        if key in by_name and not is_same(by_name[key], value):
             message = f"expected {key} {by_name[key]} by the name, the log reports {short(value)}"
             raise DataError(message, kind="result_invalid", hint=_NAMES)
     device = next(

@@ -23,6 +23,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
+from orchestrator.logs.grammar import DTYPES
 from orchestrator.logs.parse import Parsed
 from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
@@ -55,7 +56,7 @@ from orchestrator.results.numbers.training import verify_training
 
 _NAMED = 3
 _SEVERAL_RUNS = "it holds lines of several runs"
-_FALSE = ("false", "no", "off", "0")
+_FALSE = ("false", "no", "none", "off", "0")
 _TIMES = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s")
 
 
@@ -98,7 +99,10 @@ def digest(texts: Iterable[str]) -> str:
 
 
 def sizes_of(spec: RunSpec) -> dict[str, Any]:
-    """Return the facts of a run that a log may state, by name: its size, and its options."""
+    """Return the facts of a run that a log may state, by name: its size, its dtype, and its options.
+
+    A program may call tf32 fp32, and train with fp8 on top of another dtype.
+    """
     sizes = {
         "nodes": spec.nodes,
         "gpus": spec.gpus,
@@ -109,6 +113,8 @@ def sizes_of(spec: RunSpec) -> dict[str, Any]:
         "steps": spec.steps,
         "model": spec.model,
     }
+    if spec.dtype in DTYPES:
+        sizes |= {"dtype": spec.dtype, **{name: name == spec.dtype for name in DTYPES}}
     return {**spec.options, **sizes}
 
 
@@ -267,11 +273,19 @@ def is_same(expected: Any, said: Any) -> bool:
 
     >>> is_same(True, "Bidirectional"), is_same(False, "false"), is_same("resnet50", "ResNet50"), is_same(8, 4)
     (True, True, True, False)
+    >>> is_same("float32", "float"), is_same("fp32", "half")
+    (True, False)
     """
     if isinstance(expected, bool):
         return expected == (str(said).casefold() not in _FALSE)
     # Two programs of one folder may write a model's name in other letters.
-    return bool(expected == said or str(expected).casefold() == str(said).casefold())
+    return bool(expected == said or _plain_word(expected) == _plain_word(said))
+
+
+def _plain_word(value: Any) -> str:
+    """Return a word in small letters, the name of a dtype as `orch` has it."""
+    word = str(value).casefold()
+    return next((dtype for dtype, names in DTYPES.items() if word in names), word)
 
 
 def _of_size(name: str) -> str:

@@ -135,6 +135,11 @@ COARSE = Kind(
     DOUBT,
     "the log resolves {step}, more than half of the interval's width: too coarse for so narrow an interval",
 )
+COARSE_ALONE = Kind(
+    "coarse_log",
+    DOUBT,
+    "the log resolves {step}, a tenth of the number or more: it has too few digits",
+)
 COARSE_AND_EQUAL = Kind(
     "coarse_log",
     DOUBT,

@@ -23,6 +23,7 @@ from orchestrator.results.hardware import (
 from orchestrator.results.notes import (
     BASELINE_LENGTH,
     COARSE,
+    COARSE_ALONE,
     COARSE_AND_EQUAL,
     FEW_REPEATS,
     ON_CPUS,
@@ -46,6 +47,7 @@ from orchestrator.results.telemetry.doubts import doubts_from
 
 ENOUGH_REPEATS = 3
 _WIDE = 0.05
+_FEW_DIGITS = 0.1
 _COARSE = 0.5
 """Share of an interval's width from which on the resolution of a log is too coarse for it."""
 
@@ -111,9 +113,12 @@ def coarse(cell: Cell, typical: Estimate | None) -> list[Note]:
     resolutions = [
         finest for run_id in cell.numbers if (finest := cell.resolutions.get(run_id, 0.0))
     ]
-    if len(cell.values) < 2 or not resolutions or cell.metric.says:
+    if not cell.values or not resolutions or cell.metric.says:
         return []
     step = f"{float(f'{max(resolutions):.2g}'):g} {cell.metric.unit}"
+    if len(cell.values) == 1:
+        too_few = max(resolutions) >= _FEW_DIGITS * abs(cell.values[0])
+        return [COARSE_ALONE(step=step)] if too_few else []
     if len(set(cell.values)) == 1:
         return [COARSE_AND_EQUAL(count=len(cell.values), step=step)]
     interval = typical.interval if typical else None

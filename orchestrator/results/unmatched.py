@@ -128,7 +128,9 @@ def explain_mismatch(
     without = {
         key: pattern for key, pattern in patterns.items() if not any(map(_finds(pattern), texts))
     }
-    nearest = _nearest(without or patterns, logs)
+    # Lines without a step belong to one, which the others have to give.
+    of_steps = {key: pattern for key, pattern in without.items() if "(?P<step>" in pattern}
+    nearest = _nearest(of_steps or without or patterns, logs)
     if misread:
         detail = f"lines match, but in the first of them {misread} is not a number"
     elif nearest:

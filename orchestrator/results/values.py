@@ -102,6 +102,17 @@ def values_of(
     return tuple(value for metric in metrics for value in _values(metric, by_log, expected))
 
 
+def verify_finite(
+    metrics: Sequence[Metric], lines: Sequence[Mapping[str, str]], form: NumberForm
+) -> None:
+    """Check that no line has a metric that is NaN or infinite. Raises DataError (result_invalid)."""
+    for metric in metrics:
+        for line in lines:
+            number = form.number(line.get(metric.group, ""))
+            if number is not None and not math.isfinite(number):
+                _number(metric, line[metric.group], ("", ""), form)
+
+
 def _step(line: Mapping[str, str], log: Log, expected: Expected) -> int | None:
     """Return the step of a line, counted from 1; None if it has none, or lines have no steps."""
     if expected.window is None or (text := line.get("step")) is None:

@@ -308,6 +308,7 @@ def test_the_patterns_are_tried_on_a_log_that_a_bench_has_collected(tmp_path: Pa
     [
         ("ping to=1 time_s=1.2.3", "time_s '1.2.3' is not a number"),
         ("ping to=0 time_s=0.5", "expected one line with time_s at to=0, got another"),
+        ("ping to=1 time_s=nan", "expected a finite time_s, got 'nan'"),
     ],
 )
 def test_a_log_whose_metrics_would_fail_a_run_fails_the_check(
@@ -315,7 +316,8 @@ def test_a_log_whose_metrics_would_fail_a_run_fails_the_check(
 ) -> None:
     target = tmp_path / "templates" / "pinger"
     target.mkdir(parents=True)
-    (target / "framework.yaml").write_text(FOLDER.format(model="ping"))
+    text = FOLDER.format(model="ping").replace("[\\d.]+", "[\\d.na]+")
+    (target / "framework.yaml").write_text(text)
     (target / "launch.sh.j2").write_text("#!/bin/bash\nexec true {{ spec.steps }}\n")
     environment = {"ORCH_PROJECT": str(tmp_path)}
     (target / "sample.log").write_text("ping to=0 time_s=0.5\n")

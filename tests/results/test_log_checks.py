@@ -7,8 +7,9 @@ import math
 import pytest
 
 from orchestrator.errors import DataError
-from orchestrator.logs import StepSample
-from orchestrator.results.log_checks import read_window
+from orchestrator.logs import LogGrammar, StepSample
+from orchestrator.logs.parse import parse
+from orchestrator.results.log_checks import read_window, verify_statements
 from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.numbers.training import verify_training
 
@@ -151,3 +152,13 @@ def test_an_overflow_that_the_loss_scaler_skipped_is_noted() -> None:
 
     notes = verify_training(log, Terms(1, 6, 8))
     assert notes[-1] == "the norm of the gradients is not finite in 1 of 5 lines of the window"
+
+
+@pytest.mark.parametrize("line", ["dtype: float16", "half: True"])
+def test_a_log_of_another_dtype_is_refused_by_any_of_its_names(line: str) -> None:
+    facts = ("^dtype: (?P<dtype>.*)$", "^half: (?P<fp16>True|False)$")
+    log = parse(f"{line}\n".encode(), LogGrammar((), facts=facts))
+
+    verify_statements(log, {"dtype": "fp16", "fp16": True, "fp32": False})
+    with pytest.raises(DataError, match=f"expected (dtype fp32|fp16 False), the log says .*{line}"):
+        verify_statements(log, {"dtype": "fp32", "fp16": False, "fp32": True})

@@ -111,6 +111,7 @@ def test_the_typical_value_is_the_geometric_mean_and_the_mean_of_values_that_are
         ((106e3, 117e3, 126e3, 106e3), 1e3, ""),
         ((106e3, 106e3, 106e3), 0.0, ""),
         ((106e3,), 1e3, ""),
+        ((4e3,), 1e3, "the log resolves 1000 us, a tenth of the number or more"),
     ],
 )
 def test_an_interval_that_is_narrower_than_the_printed_digits_allow_is_told(

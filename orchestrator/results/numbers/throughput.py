@@ -158,11 +158,12 @@ def disagreement(
     numbers = [sample.step for sample in samples]
     for name, kinds in measures:
         columns = {}
-        for kind in kinds:
+        # The same lines count the same samples, also where the size of the run is not known.
+        for kind in (*kinds, "samples"):
             column = [getattr(sample, kind) for sample in samples]
             if any(column):
                 columns[kind] = column
-        if not columns:
+        if columns.keys() <= {"samples"}:
             continue
         with suppress(DataError):  # missing from some lines
             speed = throughput(rows(numbers, columns), terms).samples_per_s
