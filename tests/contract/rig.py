@@ -110,7 +110,11 @@ class Rig:
         if isinstance(server, PodServer):
             return Host(name, server.address, transport="kubectl", vars={"pod": server.pod})
         settings = SshSettings(
-            user=server.user, port=server.port, key=str(self.keys.client), config=str(self.config)
+            user=server.user,
+            port=server.port,
+            key=str(self.keys.client),
+            config=str(self.config),
+            connect_timeout_s=60.0,  # at a load of 40 a key exchange has taken more than 10 s
         )
         return Host(name, server.address, ssh=replace(settings, **ssh), transport=self.transport)
 
