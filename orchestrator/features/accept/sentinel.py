@@ -46,6 +46,7 @@ _INSTEAD: dict[str, str] = {
     "with_suspects": _NO_HOST,
     "debug": _NO_HOST,
     "budget": "orch-node-test --seconds says how long a look takes",
+    "older_than": "orch-node-test --interval says how often it measures",
     "lease": _NO_RUN,
     "stop_grace": _NO_RUN,
     "first_line_timeout": _NO_RUN,
