@@ -60,6 +60,8 @@ class Feature:
     - ``host_audit``: checks that ``orch check --audit`` makes besides those of preflight:
       ``CATALOGUE``, their entries (`orchestrator.checks.catalogue`), and ``audit(cluster, facts)``,
       which returns what nodes told, by host, and the checks of it
+    - ``variables``: variables of the environment: ``misspelt_variables(names)`` returns those that
+      are almost one of NCCL, with that one
     - ``run_monitor``: watches a run for more than failures of its nodes
       (`orchestrator.controller.monitor`)
     """

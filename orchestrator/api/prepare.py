@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.api.connection_cache import ConnectionCache
-from orchestrator.api.selection import Selection, note_references
+from orchestrator.api.selection import Selection, note_variables
 from orchestrator.errors import ConfigError
 from orchestrator.plan.baselines import borrowable, without_cells
 from orchestrator.plan.bench import Bench, ExtraRuns, PlannedRun, plan_run
@@ -61,7 +61,7 @@ def prepare_bench(
     check_planned(plan)
     if extra:
         extra.check(plan.cells)
-    note_references("--env", {item for spec in plan.cells for item in spec.env.items()}, say)
+    note_variables("--env", {item for spec in plan.cells for item in spec.env.items()}, say)
     if unused := idle_gpus(plan.cells, selection.hosts):
         say(f"idle: {'; '.join(unused)}: hosts differ in size, and no run uses these")
     lent = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from orchestrator.inventory import Host, Inventory
     from orchestrator.nodes.cluster import Cluster
@@ -114,7 +114,7 @@ def select(
         say(f"inventory: {one_line(note)}")
     variables = {item for host in chosen for item in host.env.items()}
     public = [item for item in variables if item[0] not in inventory.secrets]
-    note_references("inventory: env", public, say)
+    note_variables("inventory: env", public, say)
     with_devices = tuple(with_chosen(inventory, chosen, devices, devices_out))
     selection = Selection(
         project, inventory, with_devices, source, remembered, is_default=why == DEFAULT
@@ -162,16 +162,20 @@ def without_suspects(
     return replace(selection, hosts=hosts, notes=(*selection.notes, *notes))
 
 
-def note_references(
-    where: str, variables: Iterable[tuple[str, str]], say: Callable[[str], None]
+def note_variables(
+    where: str, variables: Collection[tuple[str, str]], say: Callable[[str], None]
 ) -> None:
     """Name variables whose values look as if they were meant to be expanded on the node, and are
-    not.
+    not, and those that are almost variables of a library.
     """
     import re
 
+    from orchestrator.feature import providers
     from orchestrator.inventory import takes_references
 
+    for module in providers("variables"):
+        for name, meant in module.misspelt_variables({name for name, _ in variables}).items():
+            say(f"{where} {name} is not read by NCCL; did you mean {meant}?")
     names = {
         name
         for name, value in variables

@@ -14,8 +14,19 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 
-_INSTEAD = {"--inventory": "name an inventory or a host file by --hosts"}
-"""Options that people try, by what does it here."""
+_OF_OTHERS = {
+    "--dtype": "precision mixed-precision amp fp16 bf16 tf32 half",
+    "--batch-size": "bs batch batchsize micro-batch-size per-device-train-batch-size",
+    "--nodes": "nnodes num-nodes",
+    "--gpus": "nproc-per-node num-gpus ngpus gpus-per-node ntasks-per-node ranks np",
+    "--hosts": "inventory hostfile machinefile hostlist nodelist host",
+    "--steps": "iters iterations num-iters max-steps",
+    "--repeats": "runs trials",
+    "--container": "image docker",
+    "--slurm": "partition qos account gres",
+}
+_INSTEAD = {f"--{name}": option for option, names in _OF_OTHERS.items() for name in names.split()}
+"""Options of other programs, by the option that does it here."""
 _VALUES = (
     (re.compile(r".*valid integer.*"), "a whole number"),
     (re.compile(r".*valid (?:number|float).*"), "a number"),
@@ -76,8 +87,9 @@ def _name(param: Any) -> str:
 
 def _nearest(error: Any, name: str) -> str:
     """Return the hint for an option that a command does not have."""
-    if name in _INSTEAD and any("--hosts" in param.opts for param in error.ctx.command.params):
-        return _INSTEAD[name]
+    known = {option for param in error.ctx.command.params for option in param.opts}
+    if (instead := _INSTEAD.get(name.replace("_", "-"))) in known:
+        return f"did you mean {instead}?"
     close = sorted(error.possibilities or ())
     return f"did you mean {' or '.join(close)}?" if close else ""
 

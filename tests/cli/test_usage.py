@@ -30,7 +30,23 @@ def said(*words: str) -> str:
         ("archive --output", "--output: expected a value, got none"),
         (
             "bench m --inventory x",
-            "bench: expected one of its options, got --inventory. name an inventory or a host file by --hosts",
+            "bench: expected one of its options, got --inventory. did you mean --hosts?",
+        ),
+        (
+            "bench m --bs 64",
+            "bench: expected one of its options, got --bs. did you mean --batch-size?",
+        ),
+        (
+            "bench m --nproc_per_node 8",
+            "bench: expected one of its options, got --nproc_per_node. did you mean --gpus?",
+        ),
+        (
+            "bench m --precision fp16",
+            "bench: expected one of its options, got --precision. did you mean --dtype?",
+        ),
+        (
+            "check --hostfile x",
+            "check: expected one of its options, got --hostfile. did you mean --hosts?",
         ),
         (
             "bench m --jso",

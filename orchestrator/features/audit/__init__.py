@@ -4,4 +4,4 @@ versions that an advisory names.
 
 from orchestrator.feature import Feature
 
-FEATURE = Feature(provides={"host_audit": "host_audit"})
+FEATURE = Feature(provides={"host_audit": "host_audit", "variables": "host_audit"})

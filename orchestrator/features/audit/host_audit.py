@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.features.audit import catalogue
@@ -24,3 +24,14 @@ def audit(
     from orchestrator.features.audit.audit import audit_hosts
 
     return audit_hosts(cluster, facts)
+
+
+def misspelt_variables(names: Collection[str]) -> dict[str, str]:
+    """Return those names that are almost variables of NCCL, each with the one that is meant."""
+    own = sorted(name for name in names if name.upper().startswith("NCCL"))
+    if not own:
+        return {}
+    from orchestrator.features.audit.nccl import nearest_variable
+
+    meant = {name: nearest_variable(name) for name in own}
+    return {name: close for name, close in meant.items() if close}

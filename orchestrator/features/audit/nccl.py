@@ -41,6 +41,17 @@ def known_variables() -> Mapping[str, bool]:
     return {name: bool(marks) for name, *marks in rows}
 
 
+def nearest_variable(name: str) -> str:
+    """Return the variable of NCCL that a name almost is; empty for one of NCCL's own, and for a
+    name that is near none.
+
+    >>> nearest_variable("NCCL_ALG"), nearest_variable("NCCL_ALGO"), nearest_variable("MY_NCCL")
+    ('NCCL_ALGO', '', '')
+    """
+    known = known_variables()
+    return "" if name in known else "".join(get_close_matches(name.strip(), known, 1, 0.85))
+
+
 def check_nccl(
     host: Host, facts: NodeFacts, others: Sequence[NodeFacts], report: HostReport
 ) -> Iterator[Check]:
@@ -82,10 +93,9 @@ def _unknown(host: str, places: Mapping[str, Mapping[str, str]]) -> Iterator[Che
         for name in values:
             if name in known:
                 continue
-            close = get_close_matches(name.strip(), known, 1, 0.85)
-            if close:
+            if close := nearest_variable(name):
                 words = f"{name!r} of {where}, which NCCL does not read"
-                yield _warn(host, words, close[0], f"did you mean {close[0]}?")
+                yield _warn(host, words, close, f"did you mean {close}?")
             elif name.strip().startswith("NCCL_") and not has_plugin:
                 # A plug-in has variables of its own, and files set those of other libraries.
                 words = f"{name!r} of {where}, which NCCL does not read"

@@ -28,6 +28,7 @@ from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.payload import node_program
 from tests.support.check_tables import assert_table
 from tests.support.cli_project import Project
+from tests.support.commands import orch
 from tests.support.host_tree import (
     GPU,
     NIC,
@@ -318,6 +319,19 @@ def test_each_advisory_has_a_source_and_its_first_good_versions_are_good() -> No
         assert list(advisory.fixed) == sorted(
             advisory.fixed, key=lambda text: [int(part) for part in text.split(".")]
         )
+
+
+def test_a_variable_that_nccl_does_not_read_is_told_before_it_is_measured(tmp_path: Path) -> None:
+    inventory = tmp_path / "lab.yaml"
+    inventory.write_text(
+        "schema: 1\ndefaults: {gpus: 1, env: {NCCL_IBHCA: mlx5, NCCL_HOME: /n}}\nhosts: {n1: {}}\n"
+    )
+    bench = ("bench", "resnet50", "-f", "simulated", "--dry-run", "--hosts", str(inventory))
+    done = orch(tmp_path, *bench, "--env", "NCCL_ALG=Ring,Tree")
+    assert done.returncode == 0, done.stderr
+    assert "--env NCCL_ALG is not read by NCCL; did you mean NCCL_ALGO?" in done.stderr
+    assert "inventory: env NCCL_IBHCA is not read by NCCL; did you mean NCCL_IB_HCA?" in done.stderr
+    assert "NCCL_HOME is not" not in done.stderr
 
 
 def test_the_variables_that_nccl_documents_are_known() -> None:
