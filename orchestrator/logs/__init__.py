@@ -5,6 +5,7 @@ May use `inventory`. Pure: nothing in this package opens a file.
 
 from orchestrator.logs.columns import count_runs, last_attempt
 from orchestrator.logs.grammar import (
+    DTYPES,
     FUNCTIONS,
     SETUP_LOG,
     SIZES,
@@ -19,6 +20,7 @@ from orchestrator.logs.grammar import (
 from orchestrator.logs.steps import RankAggregate, StepSample
 
 __all__ = [
+    "DTYPES",
     "FUNCTIONS",
     "SETUP_LOG",
     "SIZES",

@@ -14,6 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
 from orchestrator.logs import (
+    DTYPES,
     SETUP_LOG,
     SIZES,
     Agreement,
@@ -22,7 +23,6 @@ from orchestrator.logs import (
     is_multiplier,
     units_hint,
 )
-from orchestrator.logs.grammar import DTYPES
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import GROUPS, SPEEDS

@@ -15,8 +15,7 @@ from typing import Any
 
 from orchestrator.documents import short
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.logs import LogGrammar, StepSample
-from orchestrator.logs.grammar import DTYPES
+from orchestrator.logs import DTYPES, LogGrammar, StepSample
 from orchestrator.logs.notes import LINES_LEFT_OUT, LOG_CUT
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import clean_text

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.logs import StepSample
-from orchestrator.logs.grammar import DTYPES
+from orchestrator.logs import DTYPES, StepSample
 from orchestrator.logs.parse import Parsed
 from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
