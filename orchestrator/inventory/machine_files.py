@@ -95,6 +95,9 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
         raise ConfigError(
             "expected hosts, got a group and no inventory that holds it", where=place, hint=hint
         )
+    if expression.casefold() in ("slurm", "srun"):
+        hint = f"did you mean {expression.casefold()}, in small letters?"
+        raise ConfigError("expected hosts, got a word for those of a job", where=place, hint=hint)
     if re.fullmatch(r"(?i:pods?):[^@]*=.*", expression):
         hint = f"did you mean pods:{expression.partition(':')[2][:60]}?"
         raise ConfigError("expected hosts, got labels of pods", where=place, hint=hint)

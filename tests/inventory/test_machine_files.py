@@ -139,6 +139,7 @@ def test_an_expression_may_count_gpus_as_horovod_does() -> None:
         ("me@a:70000", "expected a port from 1 to 65535, got 70000"),
         ("-oProxyCommand=x", "letters, digits"),
         ("../x", "letters, digits"),
+        ("SLURM", "got a word for those of a job. did you mean slurm, in small letters?"),
         ("pod:app=x", "got labels of pods. did you mean pods:app=x?"),
         ("", "empty text"),
         ("a,,b", "each side of a comma"),

@@ -27,6 +27,8 @@ _LONG = """account acctg-freq array batch bb bbf begin chdir cluster-constraint 
     test-only thread-spec threads-per-core time time-min tmp tres-bind tres-per-job tres-per-node
     tres-per-socket tres-per-task uid use-min-nodes verbose wait wait-all-nodes wckey wrap"""
 _NAMES = frozenset(_LONG.split())
+_FREE = ("comment", "chdir", "extra", "mail-user")
+"""Options with any text."""
 _CLOSE = 0.82
 """Below, ``container-image`` of pyxis would be a misspelt ``container-id``."""
 _OF_GPUS = re.compile(r"(?:gres[/:])?gpu(?:[:=](?![0-9]+$)[^:=]+)?(?:[:=]([0-9]{1,6}))?")
@@ -53,6 +55,15 @@ def refuse_misspelt(name: str) -> None:
             where="--slurm",
             hint=f"did you mean {meant[0]!r}? write its whole name",
         )
+
+
+def refuse_joined(name: str, value: str) -> None:
+    """Raise ConfigError for a value with another option in it, as of ``-p gpu,time=1h``."""
+    inside = [other for other in re.findall(r",\s*([a-z-]+)=", value) if other in _NAMES]
+    if inside and name not in _FREE:
+        hint = f"separate the options of a command line by spaces: --{inside[0]}=…"
+        message = f"expected one option, got {inside[0]} in the value of {name}"
+        raise ConfigError(message, where="--slurm", hint=hint)
 
 
 def minutes(text: str, name: str) -> str:

@@ -20,7 +20,13 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.engines.slurm.options import gpus_of_node, minutes, refuse_gpus, refuse_misspelt
+from orchestrator.engines.slurm.options import (
+    gpus_of_node,
+    minutes,
+    refuse_gpus,
+    refuse_joined,
+    refuse_misspelt,
+)
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, expand, fold, nearest
 
@@ -253,6 +259,7 @@ def parse_job(text: str, nodes: int, spares: int = 0) -> JobWanted:
         if name in options:
             raise ConfigError(f"{name} is set twice", where="--slurm")
         refuse_misspelt(name)
+        refuse_joined(name, value)
         if name in ("time", "time-min"):
             value = minutes(value, name)
         options[name] = f"--{name}={value}" if equals else f"--{name}"

@@ -103,6 +103,11 @@ def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
         ("tres-per-node=gres/GPU:h100:8", 4, "did you mean tres-per-node=gres/gpu:h100:8?"),
         ("gres=gpu:8,gpus-per-node=4", 4, "the GPUs of a node once, got gpus-per-node and gres"),
         ("partition=gpu;gres=gpu:8", 4, "separate options by commas: partition=gpu,gres=gpu:8"),
+        (
+            "-p gpu,time=1h --gres=gpu:8",
+            4,
+            "expected one option, got time in the value of partition",
+        ),
         ("time=soon", 4, "--slurm time: expected a time, got 'soon'. as in time=90m"),
         ("time-min=1:2:3:4", 4, "--slurm time-min: expected a time"),
     ],
