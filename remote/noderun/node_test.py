@@ -386,7 +386,7 @@ def measure(args, programs, devices, folder):
         computing = find_devices(folder)[1] if on_gpus else []
         computing = [number for number in computing if number not in own]
         if computing:
-            return "not counted: process %s began in the look" % ", ".join(computing)
+            return "process %s began to compute in the look" % ", ".join(computing)
         used = others.processors()
         if on_gpus or used <= args.busy:
             return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -218,8 +219,18 @@ def test_every_option_of_a_suite_is_refused_with_what_to_do_instead(tmp_path: Pa
     done = commands.orch(tmp_path, "accept", "sentinel", "--hosts", "node1")
     assert done.returncode == 2 and "copy the file to each node" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_it_prints_what_its_page_tells_to_copy(tmp_path: Path) -> None:
     done = commands.orch(tmp_path, "accept", "sentinel", "--output", str(tmp_path / "node-test"))
     assert done.returncode == 0 and os.access(tmp_path / "node-test", os.X_OK), done
+    page = (commands.REPOSITORY / "docs" / "sentinel.md").read_text()
+    blocks = [re.search(rf"```{kind}\n([^`]+)```", page) for kind in ("sh", "crontab")]
+    told = [line.strip() for block in blocks if block for line in block[1].splitlines()]
+    assert len(told) == 9
+    assert set(told) - {line.strip() for line in done.stdout.splitlines()} == {
+        "# /etc/cron.d/orch-node-test"
+    }
 
 
 @pytest.mark.parametrize(
