@@ -5,7 +5,7 @@ others, or a sample.
 Nothing is checked by one command alone: commands differ in what they know of the run, such as its
 size or the clock of its node.
 
->>> from orchestrator.logs import LogGrammar
+>>> from orchestrator.logs import DTYPES, LogGrammar
 >>> from orchestrator.logs.parse import parse
 >>> log = parse(b"Batch size: 128 global\\n", LogGrammar((), facts=("^Batch size: (?P<global_batch>[0-9]+) global",)))
 >>> verify_statements(log, {"global_batch": 256})  # doctest: +ELLIPSIS
