@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -45,6 +46,8 @@ while not os.path.exists(stop):
             if any(word in data for word in secrets):
                 hits.add(data[:200])
     rounds += 1
+    if rounds == 100:
+        print("seen often", flush=True)
     took = time.monotonic() - began
     slowest = max(slowest, took)
     time.sleep(max(0.0, period_s - took))
@@ -123,12 +126,13 @@ def process_lists(trial: Trial) -> None:
             hosted = () if command[0] == "summarize" else ("--hosts", hosts)
             done = controller.orch(*command, *hosted)
             assert done.code == 0, done
+        while not select.select([sampler.stdout], [], [], 0)[0]:
+            assert controller.orch("status", "--hosts", hosts).code == 0
+        assert sampler.stdout.readline() == "seen often\n"
         stop.touch()
         rounds, slowest, hits, some = sampler.stdout.read().split(" ", 3)
     trial.notes.append(f"{rounds} samples, the slowest took {slowest} s")
-    assert int(rounds) > 100 and hits == "0", (
-        f"{hits} command lines with the secret, such as {some}"
-    )
+    assert hits == "0", f"{hits} command lines with the secret, such as {some}"
 
 
 @contextmanager
