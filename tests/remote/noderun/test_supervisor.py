@@ -288,7 +288,7 @@ def test_a_run_whose_folder_is_taken_away_ends_and_says_so(machine: Machine, rem
 
 
 def test_beats_renew_the_lease_on_a_second_line_as_well(machine: Machine) -> None:
-    line = machine.start(RUN, "#!/bin/bash\nsleep 11\n", lease_s=5.0)
+    line = machine.start(RUN, "#!/bin/bash\nsleep 31\n", lease_s=15.0)
     line.close()
     line = machine.supervisor(RUN, start=False)
     event = {"event": "beat"}
