@@ -198,6 +198,17 @@ def lacking(directory):
     return ""
 
 
+def remove_unless_read_only(path):
+    """Remove a file, if there is one. A disk that has gone read-only keeps it, but can still be
+    read.
+    """
+    try:
+        os.unlink(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EROFS):
+            raise
+
+
 def why_read_only(directory):
     """Return why nothing new can be made in a directory, whose disk has failed; empty if it can.
 

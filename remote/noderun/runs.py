@@ -6,14 +6,13 @@ supervisor. A file could not stand for it: other nodes that share the directory 
 sockets do not work over NFS, and file locks only on some mounts.
 """
 
-import contextlib
 import glob
 import json
 import os
 import socket
 
 from noderun.containers import CONTAINER, container_of
-from noderun.files import read_slice
+from noderun.files import read_slice, remove_unless_read_only
 from noderun.groups import group_of, members, remove_group
 from noderun.lock import OWNER_RECORD, abstract_name, node_marks, this_machine
 from noderun.peers import own_supervisor_has, refuse_others
@@ -117,8 +116,7 @@ def sweep(own):
         if (group or variables) and not supervisor_lives(directory) and ran_here(directory):
             remove_group(group)
             for name in variables:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(directory, name))
+                remove_unless_read_only(os.path.join(directory, name))
 
 
 def ran_here(directory):

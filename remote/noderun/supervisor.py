@@ -16,7 +16,7 @@ import time
 
 from noderun.exit_watch import ExitWatch
 from noderun.file_wait import name_mount
-from noderun.files import TAIL_BYTES, Refused, read_slice, unwritten
+from noderun.files import TAIL_BYTES, Refused, read_slice, remove_unless_read_only, unwritten
 from noderun.groups import remove_group
 from noderun.lock import OWNER_RECORD, hold_node, this_machine
 from noderun.peers import SUPERVISOR, is_own
@@ -377,8 +377,7 @@ def supervise(directory):
     finally:
         supervisor.run.dismiss()
         remove_group(supervisor.run.group)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink("env.sh")
+        remove_unless_read_only("env.sh")
 
 
 def start_supervisor(directory):

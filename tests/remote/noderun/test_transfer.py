@@ -255,6 +255,24 @@ def with_log(machine: Machine, content: bytes) -> Path:
     return path
 
 
+@NEEDS_ROOT
+def test_logs_come_home_from_a_disk_that_has_gone_read_only(machine: Machine) -> None:
+    """Its supervisor has ended, and could not remove the variables of the run."""
+    mount = ["mount", "-t", "tmpfs", "-o"]
+    machine.root.mkdir(mode=0o700)
+    subprocess.run([*mount, "mode=0700", "tmpfs", str(machine.root)], check=True, timeout=LIMIT_S)
+    try:
+        with_log(machine, b"step 1\n")
+        variables = machine.folder(RUN) / "env.sh"
+        variables.write_text("export TOKEN=x\n")
+        subprocess.run([*mount, "remount,ro", str(machine.root)], check=True, timeout=LIMIT_S)
+        assert fetched(machine, {})[0] == {"node.out": b"step 1\n"} and variables.exists()
+        subprocess.run([*mount, "remount,rw", str(machine.root)], check=True, timeout=LIMIT_S)
+        assert fetched(machine, {})[0] == {"node.out": b"step 1\n"} and not variables.exists()
+    finally:
+        subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=LIMIT_S)
+
+
 @pytest.mark.parametrize(("mib_s", "compresses"), [(0.1, True), (0.0, False)])
 def test_a_log_is_compressed_where_the_line_is_slow_and_only_there(
     machine: Machine, mib_s: float, compresses: bool
