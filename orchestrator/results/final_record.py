@@ -13,7 +13,7 @@ from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
 from orchestrator.record.evidence import invalid
 from orchestrator.record.manifest import Manifest
-from orchestrator.results.log_checks import is_same
+from orchestrator.results.log_checks import is_same_value
 from orchestrator.results.notes import OUTPUT_DTYPE, PROGRAM_REMARK
 
 _AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
@@ -47,7 +47,7 @@ def closing_of(planned: Manifest, sampled: Sequence[Parsed], host: str) -> Mappi
         ) from None
     expected = spec.as_dict() | {"world_size": spec.world_size, "global_batch": spec.global_batch}
     for key in _AGREE:
-        if key in closing and not is_same(expected[key], closing[key]):
+        if key in closing and not is_same_value(expected[key], closing[key]):
             raise invalid(
                 f"expected {key} {expected[key]!r} as planned, the program reports {short(closing[key])}",
                 host,

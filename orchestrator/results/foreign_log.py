@@ -26,7 +26,13 @@ from orchestrator.plan.option_values import as_written
 from orchestrator.plan.spec import default_step
 from orchestrator.plural import plural
 from orchestrator.results.language_model import language_values
-from orchestrator.results.log_checks import is_same, read_window, sizes_of, verify_statements
+from orchestrator.results.log_checks import (
+    is_same,
+    is_same_value,
+    read_window,
+    sizes_of,
+    verify_statements,
+)
 from orchestrator.results.measured import expectation_of, metrics_of
 from orchestrator.results.notes import (
     DTYPE_OF_NAME,
@@ -344,7 +350,7 @@ def _with_report(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec
         "world_size": spec.world_size,
     }
     for key, value in (*worlds, *reported.items()):
-        if key in by_name and not is_same(by_name[key], value):
+        if key in by_name and not is_same_value(by_name[key], value):
             message = f"expected {key} {by_name[key]} by the name, the log reports {short(value)}"
             raise DataError(message, kind="result_invalid", hint=_NAMES)
     device = next(

@@ -281,6 +281,16 @@ def is_same(expected: Any, said: Any) -> bool:
     return bool(expected == said or _plain_word(expected) == _plain_word(said))
 
 
+def is_same_value(expected: Any, said: Any) -> bool:
+    """Return whether a closing line says what is expected, where the text of a number is none.
+
+    >>> is_same_value("fp32", "float"), is_same_value(8, 8), is_same_value(8, "8")
+    (True, True, False)
+    """
+    are_words = isinstance(expected, str) and isinstance(said, str)
+    return bool(expected == said or are_words and is_same(expected, said))
+
+
 def _plain_word(value: Any) -> str:
     """Return a word in small letters, the name of a dtype as `orch` has it."""
     word = str(value).casefold()
