@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,13 +62,11 @@ class LogKeeper(threading.Thread):
         while not self.over.wait(0.05):
             for node in self.lab.nodes:
                 top = Path(f"/proc/{node.pid}/root/tmp")
-                for path in top.glob("pod-*/.orch-node/nodes/*/runs/*/logs/*"):
-                    host, _, run, _, name = path.parts[-5:]
-                    try:
+                with suppress(OSError):  # a pod ends while it is looked at
+                    for path in top.glob("pod-*/.orch-node/nodes/*/runs/*/logs/*"):
+                        host, _, run, _, name = path.parts[-5:]
                         if (run, host, name) not in self.files:
                             self.files[run, host, name] = path.open("rb")
-                    except OSError:
-                        continue
 
     def compare(self, trial: Trial, controller: Controller, without: str) -> None:
         """Count the bytes of the logs that did not come home, but for a host."""
