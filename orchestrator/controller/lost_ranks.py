@@ -24,7 +24,7 @@ from orchestrator.record.evidence import last_bytes
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record
 
-CLOSE_S = 1.0
+_CLOSE_S = 1.0
 """Within this, the clocks of two nodes, each since its own start of the run, do not tell an order.
 """
 _LEFT_EARLY = "see why its program ended: its share of the data, or a condition that only it met"
@@ -70,7 +70,7 @@ def find_early_end(error: OrchError, run: RunDir) -> Death | None:
             end
             for end in sorted(ends, key=lambda end: end.after_s)
             if end.is_early
-            and end.after_s <= failed_s + CLOSE_S
+            and end.after_s <= failed_s + _CLOSE_S
             and not _has_lost_another(end, run)
         ]
         if early:
@@ -186,7 +186,7 @@ def _lines_of_loss(host: str, record: ExitRecord, run: RunDir) -> Iterator[str]:
             RunError(f"rank {rank.rank} ended", kind="rank_failed", host=host), run
         )
         failure = diagnose(death.text)
-        if failure and is_consequence(death.text) and _CONNECTION.search(failure.line):
+        if failure and failure.is_consequence and _CONNECTION.search(failure.line):
             yield failure.line
 
 

@@ -165,7 +165,7 @@ def _diagnosis(death: Death, run: RunDir) -> Failure | None:
     finding = diagnose(death.text, record.memory_kills(rank_of(death.error)) if record else 0)
     if finding and finding.is_of_start and not death.is_by_itself:
         return None  # What was ended from outside had started.
-    return finding if finding and finding.kind != "ended_elsewhere" else None
+    return None if finding and finding.is_consequence else finding
 
 
 def _own_sentence(death: Death) -> str:

@@ -69,6 +69,11 @@ class Failure:
     is_end: bool = False
     is_of_start: bool = False
 
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it only reports that another process ended."""
+        return self.kind == _ELSEWHERE
+
 
 def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
     """Return the failure that the text of a log shows, preferably its end; None if no known failure
@@ -127,7 +132,7 @@ def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
 def is_consequence(text: str) -> bool:
     """Return True if a text only reports that another process ended, and shows no cause of its own."""
     failure = diagnose(text)
-    return failure is not None and failure.kind == _ELSEWHERE
+    return failure is not None and failure.is_consequence
 
 
 def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:

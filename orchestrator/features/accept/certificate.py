@@ -161,9 +161,19 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
     verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])
     if verdict == PASS and (not made or set(record.stages) - set(record.over)):
         verdict = UNDECIDED
-    audited = [check for _, checks in folder.audits().values() for check in checks]
-    without_result = _without_result(record, suite, made)
-    criteria, answers = _answers(folder, record, judged, of_bars.figures, without_result)
+    audits = folder.audits().values()
+    audited = [check for _, checks in audits for check in checks]
+    told = {host: said for of_stage, _ in audits for host, said in of_stage.items()}
+    evidence = Evidence(
+        [check for _, found in inspected.values() for check in found] + audited,
+        told,
+        judged,
+        of_bars.figures,
+        _without_result(record, suite, made),
+        place_of(told),
+        record.device == "cuda",
+    )
+    criteria, answers = _answers(folder, record, evidence)
     return Certificate(
         record.acceptance_id,
         record.created,
@@ -189,28 +199,12 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
 
 
 def _answers(
-    folder: AcceptanceDir,
-    record: AcceptanceRecord,
-    judged: Sequence[Judged],
-    figures: Sequence[UnitFigure],
-    without_result: Mapping[str, str],
+    folder: AcceptanceDir, record: AcceptanceRecord, evidence: Evidence
 ) -> tuple[str, tuple[Answer, ...]]:
     """Return the source of the public criteria of an acceptance and the answers; empty without."""
     if not record.criteria:
         return "", ()
     criteria = criteria_of(yamlfile.loads(record.criteria, f"{folder.path.name}: criteria"))
-    audits = folder.audits().values()
-    told = {host: said for of_stage, _ in audits for host, said in of_stage.items()}
-    checks = [check for _, found in (*folder.checks().values(), *audits) for check in found]
-    evidence = Evidence(
-        checks,
-        told,
-        judged,
-        figures,
-        without_result,
-        place_of(told),
-        record.device == "cuda",
-    )
     return criteria.source, answer_all(criteria, evidence)
 
 
