@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +134,17 @@ def test_a_server_that_hangs_up_is_asked_again_until_it_does_not(rig: Rig) -> No
     assert len(calls) >= 4
 
 
-def test_a_server_that_always_hangs_up_is_given_up_in_time(rig: Rig) -> None:
-    with listener(lambda connection: None) as port:
-        text = unreachable(rig, "127.0.0.1", port, connect_timeout_s=1.5)
+@pytest.mark.parametrize("silent", [False, True], ids=["always", "then silent"])
+def test_a_server_that_hangs_up_is_given_up_in_time(rig: Rig, silent: bool) -> None:
+    calls, over = count(), threading.Event()
+
+    def hang_up(_: socket.socket) -> None:
+        if silent and next(calls):
+            over.wait(LIMIT_S)
+
+    with listener(hang_up) as port:
+        text = unreachable(rig, "127.0.0.1", port, connect_timeout_s=3)
+        over.set()
     assert "closed the connection before the SSH banner" in text
     assert "MaxStartups" in text
 

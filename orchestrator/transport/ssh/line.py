@@ -11,6 +11,7 @@ from typing import Any
 
 import paramiko
 
+from orchestrator.errors import TransportError
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.ssh.dial import dial
 from orchestrator.transport.ssh.hostkeys import judge, read_known_keys
@@ -44,15 +45,22 @@ class Line:
                 # The time of the jump host's log-in does not count against this host's limit;
                 # everything else does.
                 self.deadline += self.gateway.login_s
+            dropped: Dropped | None = None
             for attempt in count():
                 self.client.deadline = self.deadline
                 try:
                     self.connect_once()
-                except Dropped:
+                except Dropped as error:
+                    dropped = error
                     pause_s = random.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 1.0)
                     if time.monotonic() + pause_s >= self.deadline:
                         raise
                     time.sleep(pause_s)
+                except TransportError as error:
+                    # An attempt that the limit cuts short says less than the one before it.
+                    if dropped and time.monotonic() >= self.deadline:
+                        raise dropped from error
+                    raise
                 else:
                     return
 
