@@ -96,7 +96,7 @@ def may_begin(pattern: str, line: str) -> bool:
     )
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _cut_lines(pattern: str) -> tuple[re.Pattern[str], ...]:
     """Return patterns of lines that end within a pattern's lines, behind the first value."""
     depth, length, value = 0, 0, 0
@@ -108,8 +108,7 @@ def _cut_lines(pattern: str) -> tuple[re.Pattern[str], ...]:
             value = -1
         elif value < 0 and not depth:
             value = length
-    longer = [beginning for length, beginning in _beginnings(pattern) if length > value > 0]
-    return tuple(re.compile(rf"(?:{one.pattern})\Z", re.ASCII) for one in longer)
+    return tuple(cut for _, cut in _beginnings(pattern, value, r"\Z")) if value > 0 else ()
 
 
 def _find_displaced(pattern: str, lines: list[tuple[str, int]]) -> NearMiss | None:
@@ -137,20 +136,23 @@ def _find_displaced(pattern: str, lines: list[tuple[str, int]]) -> NearMiss | No
     return None
 
 
-def _beginnings(pattern: str) -> Iterator[tuple[int, re.Pattern[str]]]:
+def _beginnings(
+    pattern: str, beyond: int = 0, end: str = ""
+) -> Iterator[tuple[int, re.Pattern[str]]]:
     """Yield the beginnings of a pattern that are patterns themselves, the longest first, each with
-    its length; groups that are open at its end are closed."""
+    its length, which is more than ``beyond``; groups that are open at its end are closed, and
+    ``end`` follows."""
     depth, length = 0, 0
     cuts: list[tuple[int, int]] = []
     for token in tokens(pattern):
         depth += (token == "(") - (token == ")")
         length += len(token)
         # An empty alternative would match anything, and so would an empty group.
-        if token != "|" and not _OPENING.search(pattern, 0, length):
+        if length > beyond and token != "|" and not _OPENING.search(pattern, 0, length):
             cuts.append((length, depth))
     for length, depth in reversed(cuts):
         try:
-            yield length, re.compile(pattern[:length] + ")" * depth, re.ASCII)
+            yield length, re.compile(f"(?:{pattern[:length]}{')' * depth}){end}", re.ASCII)
         except re.error:  # ends within a token, such as `(?P<st`
             continue
 
