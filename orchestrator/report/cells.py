@@ -28,13 +28,15 @@ class Column:
 
     ``of_any`` is its name in a table of another metric, None for one about steps, which such a
     table lacks. A narrow terminal leaves out the columns with the lowest number of ``leaves``
-    first, and those without one never.
+    first, and those without one never. ``of_repeats``: it describes the repeats as they are; the
+    page has it at the right end.
     """
 
     name: str
     text: Callable[[Row], str]
     of_any: str | None
     leaves: int = 0
+    of_repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +270,10 @@ def result(cell: PastCell | None) -> str:
 _COLUMNS = (
     Column("case", case, "case"),
     Column("n", count, "n"),
-    # The repeats as they are.
-    Column("average_speed", lambda row: number(row.average), "average", leaves=2),
-    Column("median_speed", lambda row: number(row.median), "median", leaves=3),
-    Column("min", lambda row: number(row.minimum), "min", leaves=1),
-    Column("max", lambda row: number(row.maximum), "max", leaves=1),
+    Column("average_speed", lambda row: number(row.average), "average", leaves=2, of_repeats=True),
+    Column("median_speed", lambda row: number(row.median), "median", leaves=3, of_repeats=True),
+    Column("min", lambda row: number(row.minimum), "min", leaves=1, of_repeats=True),
+    Column("max", lambda row: number(row.maximum), "max", leaves=1, of_repeats=True),
     # What the speedup and both intervals belong to.
     Column("speed", lambda row: number(row.value), "value"),
     Column("speed 95%", lambda row: reach(row.interval), "95%", leaves=7),
@@ -300,6 +301,15 @@ LEAVING = tuple(
     for turn in sorted({column.leaves for column in _COLUMNS if column.leaves})
 )
 """The groups of columns that a narrow terminal leaves out, in this order."""
+OF_REPEATS = {
+    name: column.of_any
+    for column in _COLUMNS
+    if column.of_repeats and column.of_any
+    for name in (column.name, column.of_any)
+}
+"""The columns that describe the repeats as they are, under both names, each with its shorter one:
+``average`` for ``average_speed``.
+"""
 
 
 def _baseline_line(group: Group, summary: Summary) -> str:

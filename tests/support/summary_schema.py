@@ -22,7 +22,6 @@ from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.slow_ranks import RankTimes, SlowRank
 
 FILE = Path(jsonout.__file__).parent / "summary.schema.json"
-SCHEMA = json.loads(FILE.read_text(encoding="utf-8"))
 BY_NAME = ("baselines", "drifts", "options", "key", "lowered", "errors", "link_errors")
 """Objects whose keys are no words of the schema."""
 _BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
@@ -39,7 +38,6 @@ _BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
     tuple[SlowRank, ...]: {"type": "array", "items": {"$ref": "#/$defs/slow"}},
 }
 _CODES = {"$ref": "#/$defs/codes", "description": "Of each of the qualifications."}
-VALIDATOR = Draft202012Validator(SCHEMA)
 
 
 def schema_as_declared() -> str:
@@ -132,3 +130,7 @@ def shape(value: Any) -> Hashable:
     if isinstance(value, list):
         return (list, frozenset(map(shape, value)))
     return type(value)
+
+
+SCHEMA = json.loads(schema_as_declared())
+VALIDATOR = Draft202012Validator(SCHEMA)

@@ -20,6 +20,7 @@ from orchestrator.inventory import fold
 from orchestrator.pool import share_out
 from orchestrator.report.cells import (
     COLUMNS,
+    OF_REPEATS,
     Table,
     case,
     cells_by_name,
@@ -48,9 +49,6 @@ s.
 """
 _PROCESSES = 2
 """Each process needs 80 MiB."""
-_RIGHT = ("average_speed", "median_speed", "median", "min", "max")
-"""Columns that describe the repeats as they are."""
-_NAMES = {"average_speed": "average", "median_speed": "median"}
 _SHAPES = 6
 """Shapes that the title lists."""
 _VARIANTS = 8
@@ -163,8 +161,8 @@ def _arrange(table: Table) -> _Arranged:
     if not table.footnotes:
         numbers = [(place, name) for place, name in numbers if name != "notes"]
     shown = [*keys, *((place, name) for place, name in numbers if place - 1 not in below)]
-    shown.sort(key=lambda column: column in numbers and column[1] in _RIGHT)
-    names = (_NAMES.get(name, name) if column >= table.keys else name for column, name in shown)
+    shown.sort(key=lambda column: column in numbers and column[1] in OF_REPEATS)
+    names = (OF_REPEATS.get(name, name) if column >= table.keys else name for column, name in shown)
     rows = []
     for row in table.rows:
         lower = {place: row[of_below] for place, of_below in below.items()}
