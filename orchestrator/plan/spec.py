@@ -33,7 +33,9 @@ _DEFAULTED = (
     "nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps", "timeout_s",
 )  # fmt: skip
 """Fields of a spec that a framework may have defaults for."""
-_OPTIONAL = ("env", "follows", "container", "cpu_binding", "hosts")
+EXTRA_CHOICES = ("container", "cpu_binding")
+"""Choices of a run for which no framework has a default: fields of a spec, empty if nobody chose."""
+_OPTIONAL = ("env", "follows", *EXTRA_CHOICES, "hosts")
 _MOST = 1 << 40
 """Counts above this are refused; a framework folder and a published table allow no larger ones
 either.
@@ -118,12 +120,13 @@ class RunSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options and variables by name, and the binding of ranks to CPUs and the hosts if the
-        experiment is about them.
+        """Options and variables by name, and extra choices and the hosts if the experiment is about
+        them; without the container, which all runs of a bench share.
         """
         settings = {**self.options, **self.env}
-        if self.cpu_binding:
-            settings["cpu_binding"] = self.cpu_binding
+        for name in EXTRA_CHOICES:
+            if name != "container" and (value := getattr(self, name)):
+                settings[name] = value
         if self.hosts:
             settings["hosts"] = ",".join(self.hosts)
         return settings
@@ -243,7 +246,7 @@ def resolve(
             framework, given["global_batch"], world_size, values, options, sources
         )
     variables = sorted(name for name in given if name.startswith("env."))
-    for name in ("container", "cpu_binding", *variables):
+    for name in (*EXTRA_CHOICES, *variables):
         if name in given:
             sources[name] = chosen_by[name]
     return RunSpec(
@@ -255,8 +258,7 @@ def resolve(
         origins=sources,
         step=step_of(framework, options),
         follows=follows,
-        container=given.get("container", ""),
-        cpu_binding=given.get("cpu_binding", ""),
+        **{name: given[name] for name in EXTRA_CHOICES if name in given},
         **values,
     )
 

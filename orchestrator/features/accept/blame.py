@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from orchestrator.features.accept.suite import SuiteStage, choices_of
-from orchestrator.plan.spec import RunSpec
+from orchestrator.plan.spec import EXTRA_CHOICES, RunSpec
 from orchestrator.results import RunResult
 from orchestrator.yamlfile import Document
 
@@ -34,7 +34,7 @@ def succeeds_without(
             for values in (spec.options, spec.env)
         )
         batch_size = None if spec.follows == "batch_size" else spec.batch_size
-        of_nodes = spec.device, spec.container, spec.cpu_binding
+        of_nodes = spec.device, *(getattr(spec, name) for name in EXTRA_CHOICES)
         return (
             spec.framework,
             spec.model,

@@ -25,7 +25,7 @@ from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.option_values import as_written
 from orchestrator.plan.placement import place
-from orchestrator.plan.spec import resolve
+from orchestrator.plan.spec import EXTRA_CHOICES, resolve
 from orchestrator.plan.variables import check_variable
 from orchestrator.record import BenchDir
 from orchestrator.record.manifest import read_manifest
@@ -33,6 +33,7 @@ from orchestrator.results import Cell
 
 _FIELDS = ("dtype", "batch_size", "loader", "steps", "warmup_steps")
 _KEPT = ("nodes", "gpus", *_FIELDS, "timeout_s")
+_EXTRA = tuple(name for name in EXTRA_CHOICES if name != "container")
 _CODE = "its content is not recorded, only its digest; both sides run today's version"
 _WHY = {
     "container": "all runs of a bench use one container; both sides run in A's",
@@ -45,7 +46,7 @@ _WHY = {
 _OTHERWISE = "no option sets it"
 _NO_PART = ("node_runner", "orch", "inventory", "command", "timeout_s", "metric", "step")
 """Fields that take no part in a step, or follow from listed ones."""
-_LISTED = (*_NO_PART, *_FIELDS, "options", "env", "hosts")
+_LISTED = (*_NO_PART, *_FIELDS, *_EXTRA, "options", "env", "hosts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,11 @@ def sides(
     used = _hosts(first, second, hosts, changed, fixed)
     _spec(first.spec, second.spec, framework, changed, fixed)
     _variables(first, second, inventory, used, changed, fixed)
+    reported = {f"program.{difference.name}" for difference in changed}
     for known in find_differences(benches, [pair]):
         kind = known.name.partition(".")[0]
         is_of_hosts = kind == "node" and first.hosts != second.hosts
-        if not is_of_hosts and kind not in _LISTED:
+        if not is_of_hosts and kind not in _LISTED and known.name not in reported:
             why = _WHY.get(kind, _OTHERWISE)
             fixed.append(Fixed(known.name, known.before, known.after, why))
     record = _record(benches, pair, by_weight(changed), by_weight(fixed))
@@ -107,7 +109,7 @@ def apply_candidate(
     framework does not have are left out. Raises ConfigError if that is impossible.
     """
     choices: dict[str, Any] = {name: getattr(spec, name) for name in _KEPT}
-    choices["container"] = spec.container or None
+    choices |= {name: getattr(spec, name) or None for name in EXTRA_CHOICES}
     choices |= {f"options.{name}": value for name, value in spec.options.items()}
     choices |= {f"env.{name}": value for name, value in spec.env.items()}
     origins, hosts = {}, spec.hosts
@@ -200,6 +202,9 @@ def _spec(
             message = f"expected cells of one {name}, got {own} and {other}"
             raise ConfigError(message, where="A, B", hint="orch compare shows how they differ")
     values = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
+    values |= {
+        name: (getattr(before, name) or None, getattr(after, name) or None) for name in _EXTRA
+    }
     for name in dict.fromkeys([*before.options, *after.options]):
         option = framework.options.get(name)
         default = option.default if option else None

@@ -113,6 +113,28 @@ def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(
     assert not [path for path in (project.path / "runs").iterdir() if path.name not in ("a", "b")]
 
 
+def test_a_binding_to_cpus_is_a_difference_and_one_that_both_have_is_kept(
+    project: Project, made: Made
+) -> None:
+    def bound(binding: str, cap: int) -> Change:
+        return lambda plan: plan["spec"].update(
+            cpu_binding=binding, options=plan["spec"]["options"] | {"bucket_cap_mb": cap}
+        )
+
+    made("a", 0.5, options(bucket_cap_mb=25))
+    made("b", 0.6, bound("none", 25))
+    made("c", 0.7, bound("none", 100))
+    found = dry(project, "a", "b")
+    assert [(one["name"], one["before"], one["after"]) for one in found["differences"]] == [
+        ("cpu_binding", None, "none")
+    ]
+    assert "cpu_binding" not in {one["name"] for one in found["fixed"]}
+    assert [run["spec"].get("cpu_binding") for run in found["runs"]][:2] == [None, "none"]
+    found = dry(project, "b", "c")
+    assert [one["name"] for one in found["differences"]] == ["options.bucket_cap_mb"]
+    assert {run["spec"].get("cpu_binding") for run in found["runs"]} == {"none"}
+
+
 def test_hosts_that_are_left_out_run_nothing(project: Project, made: Made) -> None:
     made("a", 0.5, options(bucket_cap_mb=25))
     made("b", 0.6, options(bucket_cap_mb=100))
