@@ -72,6 +72,7 @@ VENDOR = Vendor(
     recognises=lambda raw: raw.get("amd_static") is not None or raw.get("rocm") is not None,
     facts=_facts,
     show=_show,
+    variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     tools=("amd-smi", "rocm-smi"),
     hints=Hints(
         ecc="compare amd-smi static --ras of these GPUs",

@@ -68,6 +68,7 @@ VENDOR = Vendor(
     recognises=lambda raw: raw.get("smi") is not None,
     facts=_facts,
     show=lambda devices: "",  # launch scripts set CUDA_VISIBLE_DEVICES
+    variables=("CUDA_VISIBLE_DEVICES",),
     tools=("nvidia-smi",),
     hints=Hints(
         listing="nvidia-smi -L",

@@ -78,7 +78,8 @@ class Vendor:
     shell text by which a run sees only these devices, in the format of CUDA_VISIBLE_DEVICES, which
     launch scripts set; it does nothing on nodes without this vendor's driver.
 
-    ``tools``: the programs that a node runner asks, ``gpu_tool`` in the facts.
+    ``variables``: those by which its programs choose devices, left out of a command that becomes a
+    framework folder. ``tools``: the programs that a node runner asks, ``gpu_tool`` in the facts.
     ``has_peer_module``: a module of the kernel shows whether network cards read the memory of its
     GPUs. The node's half is the file of the same name in ``remote/noderun``.
     """
@@ -89,6 +90,7 @@ class Vendor:
     facts: Callable[[Mapping[str, Any]], dict[str, Any]]
     show: Callable[[str], str]
     devices: tuple[Device, ...]
+    variables: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     hints: Hints = Hints()
     has_peer_module: bool = False
@@ -116,6 +118,11 @@ def vendor_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
 def vendor_of(tool: str) -> Vendor:
     """Return the vendor of a tool that told the facts of a node's GPUs."""
     return next((vendor for vendor in vendors() if tool in vendor.tools), vendors()[0])
+
+
+def device_variables() -> frozenset[str]:
+    """Return the variables by which programs of any vendor choose devices."""
+    return frozenset(name for vendor in vendors() for name in vendor.variables)
 
 
 def show_devices(devices: str) -> str:

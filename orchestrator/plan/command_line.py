@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from orchestrator.devices.vendor import device_variables
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.reserved import PLACED
 
@@ -91,11 +92,7 @@ def _take_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     env: list[tuple[str, str]] = []
     left_out = []
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
-        if match[1] in PLACED or match[1] in (
-            "CUDA_VISIBLE_DEVICES",
-            "HIP_VISIBLE_DEVICES",
-            "ROCR_VISIBLE_DEVICES",
-        ):
+        if match[1] in PLACED or match[1] in device_variables():
             left_out.append(words[0])
         else:
             env.append((match[1], match[2]))

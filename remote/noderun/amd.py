@@ -28,6 +28,7 @@ class Amd:
     driver = "/sys/module/amdgpu/version"
     opened = ("/dev/kfd", "/dev/dri/")
     devices = "/dev/dri/renderD*"
+    by_uuid = "ROCR_VISIBLE_DEVICES"
 
     @staticmethod
     def numbered_gpus(root):

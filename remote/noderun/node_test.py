@@ -39,8 +39,6 @@ WORDS = {"peers": "its peers", "past": "its past", "reference": "the reference"}
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Slurm gives its Prolog, Epilog and HealthCheckProgram none."""
 PLACE = "orch-node-test-"
-VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
-"""The variable that takes UUIDs of the GPUs that a program may use."""
 
 
 class Unusable(Exception):
@@ -69,8 +67,7 @@ def find_devices(folder):
         serials = dict(re.findall(r"(?s)<serial>([^<]+)</serial>.*?<uuid>([^<]+)</uuid>", told))
         by_uuid = {uuid: serial for serial, uuid in serials.items()}
         devices = {
-            uuid: {"serial": by_uuid.get(uuid, ""), "variable": VISIBLE[vendor.name]}
-            for uuid in uuids
+            uuid: {"serial": by_uuid.get(uuid, ""), "variable": vendor.by_uuid} for uuid in uuids
         }
         return devices, sorted(set(re.findall(vendor.pid, told)), key=int)
     identity = first_line("/etc/machine-id") or socket.gethostname()

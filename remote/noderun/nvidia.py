@@ -19,6 +19,7 @@ class Nvidia:
     driver = "/proc/driver/nvidia/version"
     opened = ("/dev/nvidia",)
     devices = "/dev/nvidia[0-9]*"
+    by_uuid = "CUDA_VISIBLE_DEVICES"
 
     @staticmethod
     def numbered_gpus(root):

@@ -11,6 +11,7 @@ A vendor's file has a class that is used without instances, with
 - ``driver``: a file of the kernel that changes with the driver
 - ``opened``: how paths begin that a process which uses a GPU has open
 - ``devices``: a pattern of paths, one for each GPU
+- ``by_uuid``: the variable that takes UUIDs of the GPUs that a program may use
 - ``numbered_gpus(root)``: [PCI address, UUID] of every GPU, as programs number them
 
 The sampling of its GPUs during a run is a row of `telemetry.SAMPLED`. All of this is also in the

@@ -23,6 +23,7 @@ VENDOR = Vendor(
     recognises=lambda raw: "abacus" in raw,
     facts=lambda raw: {"gpus": [{"index": "0", "name": raw["abacus"]}], "gpu_tool": "abacus"},
     show=lambda devices: f"export BEADS_VISIBLE={devices}\\n",
+    variables=("BEADS_VISIBLE",),
     devices=(Device("Abacus X1", 2e12, 0, 1e12, 0, 1e9, 1e6),),
     tools=("abacus",),
     hints=Hints(reset="push all beads to the left"),
@@ -41,6 +42,7 @@ class Abacus:
     driver = "/dev/null"
     opened = ("/dev/abacus",)
     devices = "/dev/abacus[0-9]*"
+    by_uuid = "BEADS_VISIBLE"
 
     @staticmethod
     def numbered_gpus(root):
@@ -60,6 +62,7 @@ orchestrator.devices.__path__.append(sys.argv[1])
 from orchestrator.checks.facts import node_facts, parse_facts
 from orchestrator.checks.gpus import count_check
 from orchestrator.inventory import Host
+from orchestrator.plan.command_line import training_command
 from orchestrator.plan.environment import visible_devices
 from orchestrator.results.numbers.peaks import devices_in
 
@@ -68,7 +71,9 @@ shown = visible_devices(Host("a", "a", gpus=2, vars={"cuda_visible_devices": "0,
 host = Host("a", "a", gpus=1)
 jammed = node_facts(facts | {"gpu": {"index": ["0"], "broken": ["jammed"]}})
 broken = count_check(host, jammed, 1).hint
-print(json.dumps([facts["gpus"], facts["gpu_tool"], "xids" in facts, shown, devices_in("Abacus X1")["Abacus X1"].half, broken]))
+left_out = training_command("BEADS_VISIBLE=0 python train.py", lambda path: True).left_out
+half = devices_in("Abacus X1")["Abacus X1"].half
+print(json.dumps([facts["gpus"], facts["gpu_tool"], "xids" in facts, shown, half, broken, left_out]))
 """
 
 
@@ -77,8 +82,8 @@ def test_a_file_adds_a_vendor_with_its_facts_its_variable_and_its_peaks(tmp_path
     command = [sys.executable, "-c", USED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
-    gpus, tool, has_xids, shown, half, hint = json.loads(done.stdout)
-    assert hint == "push all beads to the left"
+    gpus, tool, has_xids, shown, half, hint, left_out = json.loads(done.stdout)
+    assert hint == "push all beads to the left" and left_out == ["BEADS_VISIBLE=0"]
     assert (gpus, tool, has_xids, half) == (
         [{"index": "0", "name": "Abacus X1"}],
         "abacus",

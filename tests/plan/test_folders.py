@@ -32,7 +32,7 @@ from orchestrator.plan.render import Plan, fold_files, render
 from orchestrator.plan.spec import resolve
 from orchestrator.plan.trial import read_variables
 from tests.support.judge import LIMIT_S
-from tests.support.rendering import complaint, opened
+from tests.support.rendering import complaint, opened, without_vendors
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = {name: opened(name) for name in frameworks()}
@@ -101,7 +101,7 @@ def shown(name: str, device: str, dtype: str, shape: tuple[int, int]) -> str:
             raise
         return f"refused: {error}\n"
     files = [
-        f"== {','.join(hosts)}: {file.path} ({file.mode:04o})\n{file.content}"
+        f"== {','.join(hosts)}: {file.path} ({file.mode:04o})\n{without_vendors(file.content, plan)}"
         for hosts, file in fold_files(plan.nodes)
     ]
     argv = [f"== {node.slot.host}: argv {list(node.argv)}\n" for node in plan.nodes]

@@ -21,7 +21,7 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.plan.render import fold_files
 from tests.plan.third_party_runs import FOREIGN, PORT, Case, cases, hosts, launch, planned
 from tests.support.node_facts import known
-from tests.support.rendering import complaint, opened
+from tests.support.rendering import complaint, opened, without_vendors
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 
@@ -31,10 +31,10 @@ def test_rendered_files_are_the_golden_ones(framework: str) -> None:
     parts = []
     for case in cases(framework):
         parts.append(f"======== {case.label}\n")
-        for names, file in fold_files(planned(framework, case).nodes):
-            parts.append(
-                f"---- {','.join(names)}: {file.path} {file.mode:04o}\n{file.content.rstrip(chr(10))}\n"
-            )
+        plan = planned(framework, case)
+        for names, file in fold_files(plan.nodes):
+            content = without_vendors(file.content, plan).rstrip("\n")
+            parts.append(f"---- {','.join(names)}: {file.path} {file.mode:04o}\n{content}\n")
     path = GOLDEN / f"{framework}.txt"
     if os.environ.get("ORCH_UPDATE_GOLDEN"):
         path.write_text("".join(parts))
