@@ -37,6 +37,13 @@ FOLDER = FrameworkFolder(FRAMEWORK, {"launch.sh.j2": TEMPLATE}, {"rank_wrapper.p
 READER = replace(FOLDER, framework=replace(FRAMEWORK, name="reader", measures="readings"))
 PAIRS = replace(FOLDER, framework=replace(FRAMEWORK, name="links", measures="pairs"))
 HOSTS = [Host(f"n{n}", f"10.0.0.{n}", gpus=8) for n in range(1, 5)]
+OF_INCLUDE = (
+    "valid keys: framework, dtype, batch_size, loader, cpu_binding, options, env, nodes, gpus, shape, steps, warmup_steps, "
+    "timeout_s, global_batch"
+)
+"""What a run file says of an unknown key of an entry of ``include``, lists first."""
+KEYS = f"{OF_INCLUDE}, container, ladder, repeats, label, expect, include, exclude"
+"""What it says of one of its own."""
 CPUS = [Host(f"c{n}", f"10.0.0.{n}", gpus=0, slots=2) for n in range(1, 5)]
 
 

@@ -19,6 +19,7 @@ from tests.plan.mill_benches import (
     FOLDER,
     FRAMEWORK,
     HOSTS,
+    KEYS,
     PAIRS,
     bench_of,
     refusal,
@@ -63,10 +64,7 @@ def test_what_is_left_out_is_left_to_the_run_file_and_the_framework() -> None:
         ({"env": ["RANK=1"]},
          "--env RANK: expected a variable that orch does not set itself, got RANK. use --nodes, --gpus or --shape"),
         ({"label": "a\nb"}, "--label: expected one line of at most 80 printable characters, got 'a\\nb'"),
-        ({"run_file": run_file("steps: 9\ncolour: red\n")}, "choices.yaml:2: unknown key colour. valid keys: framework, "
-         "dtype, batch_size, loader, cpu_binding, options, env, nodes, gpus, shape, steps, warmup_steps, timeout_s, "
-         "global_batch, container, ladder, repeats, label, "
-         "expect, include, exclude"),
+        ({"run_file": run_file("steps: 9\ncolour: red\n")}, f"choices.yaml:2: unknown key colour. {KEYS}"),
     ],
 )  # fmt: skip
 def test_words_that_cannot_be_are_refused_with_their_option(

@@ -10,15 +10,7 @@ from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.plan.matrix import axis
 from orchestrator.plan.run_file import RunFile, run_file_of
-
-KEYS = (
-    "valid keys: framework, dtype, batch_size, loader, cpu_binding, options, env, nodes, gpus, shape, steps, warmup_steps, "
-    "timeout_s, global_batch, container, ladder, repeats, label, expect, include, exclude"
-)
-OF_INCLUDE = (
-    "valid keys: framework, dtype, batch_size, loader, cpu_binding, options, env, nodes, gpus, shape, steps, warmup_steps, "
-    "timeout_s, global_batch"
-)
+from tests.plan.mill_benches import KEYS, OF_INCLUDE
 
 
 def read(text: str) -> RunFile:
