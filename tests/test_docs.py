@@ -1,5 +1,6 @@
 """Links in README.md, CHANGELOG.md, CONTRIBUTING.md and docs/: each leads to a file that exists,
-and to a heading that the file has. And what is made of them: the site and the manual page."""
+and to a heading that the file has. The names in recipes. And what is made of pages: the site and
+the manual page."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 TOP = [REPOSITORY / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")]
 PAGES = sorted([*TOP, *(REPOSITORY / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^()\s]+)\)")
+NAMED = re.compile(r"`(\w+)`[^`.;:]{0,20}? of\s+`([\w/]+\.py)`")
 CODE = re.compile(r"(?ms)^ *```.*?^ *```$|``[^\n]*?``|`[^`\n]*`")
 
 
@@ -54,6 +56,23 @@ def test_a_dead_link_would_be_seen() -> None:
     )
     assert LINK.findall("see [a](b.md#c), `[no](code.md)`") == ["b.md#c", "code.md"]
     assert LINK.findall(CODE.sub("", "see [a](b.md#c), `[no](code.md)`")) == ["b.md#c"]
+
+
+def test_recipes_name_files_that_exist_and_what_is_in_them() -> None:
+    text = (REPOSITORY / "docs" / "develop.md").read_text(encoding="utf-8")
+    sources = {
+        f"/{path.relative_to(REPOSITORY)}": path.read_text(encoding="utf-8")
+        for folder in ("orchestrator", "remote", "tests")
+        for path in (REPOSITORY / folder).rglob("*.py")
+    }
+
+    def is_there(file: str, word: str) -> bool:
+        found = [source for path, source in sources.items() if path.endswith(f"/{file}")]
+        return any(re.search(rf"\b{word}\b", source) for source in found)
+
+    named = [*NAMED.findall(text), *(("", file) for file in re.findall(r"`([\w/]+\.py)`", text))]
+    assert {"_COLUMNS", "op_facts", "OPTIONS"} <= {word for word, _ in named}
+    assert [f"{word} of {file}" for word, file in named if not is_there(file, word)] == []
 
 
 def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) -> None:
