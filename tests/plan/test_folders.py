@@ -400,3 +400,13 @@ def test_every_launch_script_of_every_folder_is_told_a_number_of_threads(folder:
     ]
     assert any(files for files, _ in counts)
     assert all(told >= files for files, told in counts)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_nccl_writes_to_a_file_is_read(name: str) -> None:
+    folder = FOLDERS[name]
+    writes = any("export NCCL_DEBUG_FILE=" in source for source in folder.sources.values())
+    # These measure each device alone: no number of theirs depends on how ranks are connected.
+    alone = name in ("gemm", "host_device", "memory_bandwidth")
+    expected = ("nccl-*.log",) if writes and not alone else ()
+    assert folder.framework.log.nccl_files == expected
