@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 
+from orchestrator.logs.failures import diagnose
 from tests.support.trainers import (
     DONE_KEYS,
     FLAT,
@@ -68,6 +69,16 @@ def test_ranks_are_counted(shared: ModuleType) -> None:
         shared.check_ranks([5, 4], 4)
     with pytest.raises(RuntimeError, match=r"got \[6, 4\] in a group of 8$"):
         shared.check_ranks([6, 4], 4, group=8)
+
+
+def test_a_device_that_adds_nothing_up_is_one_that_the_program_was_not_built_for(
+    shared: ModuleType,
+) -> None:
+    shared.check_ones(1000.0, 1000)
+    with pytest.raises(RuntimeError, match=r"expected 1000 ones .* got 0: ") as refusal:
+        shared.check_ones(0.0, 1000)
+    failure = diagnose(f"RuntimeError: {refusal.value}")
+    assert failure and failure.kind == "no_kernel_image"
 
 
 def test_the_last_line_tells_what_was_asked_said_and_found(shared: ModuleType) -> None:

@@ -195,6 +195,15 @@ def check_ranks(total: Sequence[int], world_size: int, group: Optional[int] = No
         raise RuntimeError(f"ranks: expected sum and count {expected}, got {list(total)}{where}")
 
 
+def check_ones(total: float, count: int) -> None:
+    """Raise RuntimeError unless ``count`` ones added up on the device are ``total``."""
+    if total != count:
+        raise RuntimeError(
+            f"device: expected {count} ones to add up to {count}, got {total:g}:"
+            " no kernel image is available for execution on the device"
+        )
+
+
 def pack_facts(facts: Dict[str, Any]) -> List[int]:
     """Return the facts of a rank as bytes, of the same length for every rank."""
     text = json.dumps(facts).encode()

@@ -22,6 +22,7 @@ from paddle.framework import core
 from trainer import Identity
 
 FLUSH_TO_ZERO, DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
+ONES = 1000  # to be added up on the device
 
 
 def identity() -> Identity:
@@ -85,7 +86,7 @@ def fresh_store(me: Identity, timeout_s: float) -> Any:
 
 def join(args: argparse.Namespace, me: Identity) -> str:
     """Select this rank's device and meet the other ranks; return the backend. Fleet rejects a world
-    of one.
+    of one. Raises RuntimeError if the device does not compute.
     """
     # Read when the process group is created; gloo has a limit of its own, 30 s.
     os.environ["PADDLE_PG_TIMEOUT"] = str(int(args.timeout_s * 1000))
@@ -95,6 +96,9 @@ def join(args: argparse.Namespace, me: Identity) -> str:
         flush_subnormals()
     else:
         paddle.set_device(f"gpu:{dist.ParallelEnv().device_id}")
+    # On a GPU that it was not built for, Paddle starts no kernel and raises nothing: results are
+    # whatever the memory held, and steps take no time.
+    trainer.check_ones(float(paddle.ones([ONES]).sum()), ONES)
     if me.world_size > 1:
         strategy = fleet.DistributedStrategy()
         strategy.fuse_grad_size_in_MB = args.bucket_cap_mb
