@@ -34,7 +34,8 @@ log:
 {rank}"""
 
 FIRST_RANK = """\
-  # The files that the patterns read, below the logs of a node. rank-0.out is the output of the first rank.
+  # The files that the patterns read, below the logs of a node. rank-0.out is the output of the first rank;
+  # its standard error is rank-0.err, where Python's logging writes.
   files: [rank-0.out]"""
 EVERY_RANK = """\
   # The files that the patterns read, below the logs of a node: those of every rank, on every node. If the first rank alone

@@ -49,11 +49,13 @@ def verify_matched(
     files, logs = list(sampled), sampled.values()
     if not planned.measure.has_samples and not any(log.readings for log in logs):
         expected = "expected lines with results, found 0"
-        raise _unmatched_error(expected, grammar.by_key("readings"), run, files, planned)
+        raise _unmatched_error(expected, grammar.by_key("readings"), run, files, names, planned)
     if planned.measure.has_samples and not samples:
         expected = f"expected lines for steps {spec.warmup_steps + 1}…{spec.steps}, found 0"
         misread = next((log.misread for log in logs if log.misread), "")
-        raise _unmatched_error(expected, grammar.by_key("patterns"), run, files, planned, misread)
+        raise _unmatched_error(
+            expected, grammar.by_key("patterns"), run, files, names, planned, misread
+        )
     if grammar.rank and not any(
         log.ranks for by_name in parsed.values() for log in by_name.values()
     ):
@@ -69,6 +71,7 @@ def verify_matched(
             {"log.rank": grammar.rank},
             run,
             places,
+            names,
             planned,
         )
     if grammar.closing and not any(map(_has_closing, logs)):
@@ -77,6 +80,7 @@ def verify_matched(
             {"log.closing": grammar.closing},
             run,
             files,
+            names,
             planned,
         )
 
@@ -90,19 +94,30 @@ def _unmatched_error(
     patterns: Mapping[str, str],
     run: RunDir,
     files: Sequence[tuple[str, str]],
+    names: Sequence[str],
     planned: Manifest,
     misread: str = "",
 ) -> DataError:
     """Return the error of a run in whose logs no line matches.
 
     ``expected`` says which lines were. ``patterns`` are those that should have matched, by their
-    keys in the folder, and ``files`` the logs (host, name) in which they were sought. ``misread``
-    is a matched value that is not a number.
+    keys in the folder, ``files`` the logs (host, name) in which they were sought, and ``names`` all
+    logs of the first of these hosts. ``misread`` is a matched value that is not a number.
     """
+    tags = tags_of(planned.grammar.prefix)
     host, name, detail = explain_mismatch(
-        patterns, list(_texts(run, files[:_MOST_FILES], tags_of(planned.grammar.prefix))), misread
+        patterns, list(_texts(run, files[:_MOST_FILES], tags)), misread
     )
-    hint = f"correct {' or '.join(patterns)} in the framework.yaml of {planned.framework}, then: orch summarize --reread"
+    remedy = f"correct {' or '.join(patterns)}"
+    # Python's logging writes to standard error unless a program says otherwise.
+    first = files[0][0] if files else planned.slots[0].host
+    others = [(first, other) for other in names if (first, other) not in files]
+    elsewhere = None if misread else _find_matching_log(patterns, run, others, tags)
+    if elsewhere:
+        key = "log.rank_files" if "log.rank" in patterns else "log.files"
+        detail = f"{elsewhere} has such lines"
+        remedy = f"name {elsewhere} in {key}"
+    hint = f"{remedy} in the framework.yaml of {planned.framework}, then: orch summarize --reread"
     return DataError(
         f"{expected}; {detail}",
         kind="log_unmatched",
@@ -111,6 +126,16 @@ def _unmatched_error(
         hint=hint,
         phase="summarize",
     )
+
+
+def _find_matching_log(
+    patterns: Mapping[str, str], run: RunDir, files: Sequence[tuple[str, str]], tags: Tags
+) -> str | None:
+    """Return the name of the first of these logs with a line that a pattern matches."""
+    for _, name, text in _texts(run, files[:_MOST_FILES], tags):
+        if any(_finds(pattern)(text) for pattern in patterns.values()):
+            return name
+    return None
 
 
 def explain_mismatch(

@@ -74,6 +74,27 @@ def test_an_empty_log_is_said_to_be_empty(bench: BenchDir) -> None:
     assert error_of(bench, empty).message == "expected lines for steps 3…12, found 0; it is empty"
 
 
+def test_a_log_of_another_name_that_has_the_lines_is_named(bench: BenchDir) -> None:
+    def logged_to_stderr(planned: Any, logs: list[dict[str, str]]) -> None:
+        logs[0]["rank-0.err"], logs[0]["rank-0.out"] = logs[0]["rank-0.out"], "ready\n"
+
+    error = error_of(bench, logged_to_stderr)
+    assert error.message == "expected lines for steps 3…12, found 0; rank-0.err has such lines"
+    assert error.hint == (
+        "name rank-0.err in log.files in the framework.yaml of pytorch, then: orch summarize --reread"
+    )
+
+
+def test_rank_lines_in_a_log_of_another_name_are_sought_in_rank_files(bench: BenchDir) -> None:
+    def introduced_on_stderr(planned: Any, logs: list[dict[str, str]]) -> None:
+        planned["framework"]["log"]["rank"] = "^I am (?P<rank>[0-9]+)$"
+        logs[0]["rank-0.err"] = "I am 0\n"
+
+    error = error_of(bench, introduced_on_stderr)
+    assert "found 0; rank-0.err has such lines" in error.message
+    assert "name rank-0.err in log.rank_files" in error.hint
+
+
 def test_a_value_that_matches_and_is_no_number_is_quoted(bench: BenchDir) -> None:
     def separated(planned: Any, logs: list[dict[str, str]]) -> None:
         logs[0]["rank-0.out"] += "".join(
