@@ -26,7 +26,7 @@ _BY_NATURE = {
     "disk_free_inodes", "memory_free_bytes", "ports_busy", "load", "uptime_s", "index", "uuid", "serial", "bus_id", "used_mib",
     "utilization", "numa_node", "temperature_c", "sm_mhz", "mem_mhz", "pcie_gen", "slowed_by", "gpu_processes", "xids",
     "hostname_addresses", "containers_left", "processes_left", "route", "routes", "networks", "why", "lid", "clock_off_s",
-    "shm_bytes",
+    "shm_bytes", "unresolved",
 }  # fmt: skip
 _MAX_DEPTH = 4
 _MEMORY_TOLERANCE = 0.01

@@ -222,6 +222,8 @@ class NodeFacts:
     ``told`` holds the names of all facts that it reported. If the GPU tool listed no GPUs, ``gpus``
     is None and ``gpu_fault`` says why; likewise ``xids`` and ``kernel_log``. ``gpus_missing`` are
     attached to the machine, but not in its list; ``gpu_remark`` is what the tool printed beside it.
+    ``routes`` are interfaces by the address of another node, the master's first; ``unresolved`` are
+    those addresses that are names unknown to the node.
     """
 
     told: frozenset[str]
@@ -272,7 +274,8 @@ class NodeFacts:
     )
     interface: InterfaceFacts | None = None
     route: RouteFacts | None = None
-    routes: Mapping[str, str] = field(default_factory=dict)
+    routes: Mapping[str, str | None] = field(default_factory=dict)
+    unresolved: tuple[str, ...] = ()
     networks: tuple[NetworkFacts, ...] = ()
     hostname_addresses: Annotated[tuple[str, ...] | None, document_field(by=_addresses)] = None
     infiniband: tuple[PortFacts, ...] = ()

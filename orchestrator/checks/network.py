@@ -83,8 +83,7 @@ def _route(host: Host, facts: NodeFacts) -> Check | None:
         return None
     route, interface = facts.route, host.vars.get("interface")
     if not route:
-        hint = "every node must resolve and reach the address of the first host in the inventory; see ip route on the node"
-        return failure(host.name, "route", "no route to the master's address", "a route", hint)
+        return _no_route(host, facts)
     if route.local:
         return None  # `cross_node.local_routes` knows whether the other node is this machine
     way = f"to the master through {route.interface}, {_state(route)}"
@@ -95,6 +94,19 @@ def _route(host: Host, facts: NodeFacts) -> Check | None:
             host.name, "route", way, f"through {interface}, as vars.interface sets", hint
         )
     return ok(host.name, "route", way)
+
+
+def _no_route(host: Host, facts: NodeFacts) -> Check:
+    """Return the failed check of a node that cannot send to the master; on the master, to another
+    node.
+    """
+    address = next(iter(facts.routes), "the master's address")
+    if address in facts.unresolved:
+        found = f"the name {address} does not resolve on the node"
+        hint = "set address: of that host in the inventory; a node knows no names of your ssh configuration"
+        return failure(host.name, "route", found, "an address that every node can reach", hint)
+    hint = "every node must reach the addresses of the others; see ip route on the node"
+    return failure(host.name, "route", f"no route to {address}", "a route", hint)
 
 
 def _hostname(host: Host, facts: NodeFacts) -> Check | None:

@@ -99,6 +99,7 @@ def op_facts(request):
         ]
         facts["route"] = routes[0]
         facts["routes"] = {peer: route and route["interface"] for peer, route in zip(peers, routes)}
+        facts["unresolved"] = [peer for peer in peers if not addresses[peer]]
         facts["networks"] = networks()
     if request.get("data_dir"):
         directory = os.path.expanduser(request["data_dir"])

@@ -188,6 +188,9 @@ def test_without_infiniband_nothing_is_asked_of_it() -> None:
         ({"interface": {"state": "up", "mtu": 9000, "speed_mbit": None, "kind": "1"}}, "warning",
          "to the master through eth0, MTU 1500, 25 Gb/s"),
         ({"route": None}, "failed", "no route to the master's address"),
+        ({"route": None, "routes": {"10.9.0.2": None}, "unresolved": []}, "failed", "no route to 10.9.0.2"),
+        ({"route": None, "routes": {"big-a": None, "big-b": "eth0"}, "unresolved": ["big-a"]}, "failed",
+         "the name big-a does not resolve on the node"),
     ],
 )  # fmt: skip
 def test_the_way_to_the_master_is_judged(changes: dict[str, Any], verdict: str, found: str) -> None:

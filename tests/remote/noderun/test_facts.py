@@ -134,7 +134,9 @@ def test_the_way_to_an_address_and_the_limits_are_the_kernels_own(machine: Machi
 
 
 def test_a_name_that_does_not_resolve_has_no_route(machine: Machine) -> None:
-    assert asked_for_facts(machine, peers=["no-such-host.invalid"])[0]["route"] is None
+    facts, _ = asked_for_facts(machine, peers=["no-such-host.invalid", "127.0.0.1"])
+    assert facts["route"] is None and facts["routes"]["127.0.0.1"] == "lo"
+    assert facts["unresolved"] == ["no-such-host.invalid"]
     assert "route" not in asked_for_facts(machine)[0]
 
 
