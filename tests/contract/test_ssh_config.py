@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -86,9 +87,22 @@ def test_a_wrong_ssh_configuration_is_a_configuration_error(rig: Rig) -> None:
         resolve(Host("lab1", "127.0.0.1", ssh=SshSettings(config=str(rig.config))))
 
 
-def test_a_missing_ssh_configuration_is_a_configuration_error(rig: Rig) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
-        resolve(Host("lab1", "127.0.0.1", ssh=SshSettings(config=str(rig.directory / "missing"))))
+@pytest.mark.parametrize("has_ssh", [True, False])
+def test_a_missing_ssh_configuration_is_named_with_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ssh: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if not has_ssh:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    for name, hint in [
+        ("ssh_config", ". a relative path starts at the current directory"),
+        ("/nowhere/config", ""),
+    ]:
+        with pytest.raises(ConfigError) as error:
+            resolve(Host("n1", "10.11.0.2", ssh=SshSettings(config=name)))
+        expected = "expected an ssh configuration, found no file"
+        assert str(error.value) == f"ssh.config {tmp_path / name}: {expected}{hint}"
+        assert error.value.host == "n1"
 
 
 def test_an_address_that_looks_like_an_option_stays_an_address(rig: Rig) -> None:

@@ -147,8 +147,8 @@ def _say_refused(match: re.Match[str], log: str) -> _Words:
     if tried:
         keys = f"; offered keys: {', '.join(' '.join(key) for key in dict.fromkeys(tried))}"
     hint = (
-        "orch -v shows each step; is it the right user, key and password? A user whose login shell does not exist there is"
-        " refused in the same way: the host's sshd log says which"
+        "orch check --only reach -v shows each step; is it the right user, key and password? A user whose login shell does not"
+        " exist there is refused in the same way: the host's sshd log says which"
     )
     if "gssapi" in match[1] and "publickey" not in match[1]:
         hint = "get a ticket with kinit (klist shows it); does your ssh configuration set GSSAPIAuthentication yes for it?"

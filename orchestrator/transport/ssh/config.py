@@ -188,6 +188,7 @@ def _settings(host: Host, name: str, user: str | None, port: int | None) -> Sett
     """Return ssh's settings for ``name``; of names with equal settings, ``ssh -G`` runs only for
     the first.
     """
+    _require_configuration(host)
     ssh = _program(os.environ.get("PATH", ""))
     if ssh is None:
         return _read_without_ssh(host, name, user, port)
@@ -207,6 +208,22 @@ def _settings(host: Host, name: str, user: str | None, port: int | None) -> Sett
             return settings
         return _ask_ssh(ssh, host, name, user, port)
     return {**settings, "hostname": [address]}
+
+
+def _require_configuration(host: Host) -> None:
+    """Raise ConfigError if the inventory names an ssh configuration that does not exist; to ssh,
+    ``none`` is no file.
+    """
+    if host.ssh.config in (None, "", "none"):
+        return
+    path = Path(host.ssh.config).expanduser()
+    if not path.exists():
+        raise ConfigError(
+            "expected an ssh configuration, found no file",
+            where=f"ssh.config {path.absolute()}",
+            hint="" if path.is_absolute() else "a relative path starts at the current directory",
+            host=host.name,
+        )
 
 
 def _ask_ssh(ssh: str, host: Host, name: str, user: str | None, port: int | None) -> Settings:
@@ -253,10 +270,6 @@ def _read_without_ssh(host: Host, name: str, user: str | None, port: int | None)
         try:
             text = path.read_text(errors="surrogateescape")
         except FileNotFoundError:
-            if named and named != "none":
-                raise ConfigError(
-                    "no such file", where=f"host {host.name}: ssh configuration {path}"
-                ) from None
             continue
         config.parse(StringIO(text))
     options = config.lookup(name)
