@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 import typer.core
 
+from orchestrator.errors import OrchError
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
@@ -87,7 +89,9 @@ class Command(typer.core.TyperCommand):
                     formatter.write_dl(records)
 
     def invoke(self, ctx: Any) -> Any:
-        """Print the defaults that apply, and run the command."""
+        """Print the defaults that apply, and run the command. If it can do without hosts that
+        cannot be reached, their errors say how.
+        """
         defaults = _here() if ctx.default_map else {}
         sources = {
             _key(param): ctx.get_parameter_source(param.name) for param in self.params if param.name
@@ -113,7 +117,12 @@ class Command(typer.core.TyperCommand):
             del taken["wait_limit"]
             ctx.params["wait_limit"] = ""
         _say(taken)
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except OrchError as error:
+            if ctx.params.get("skip_unreachable") is False:
+                _offer_to_skip(error)
+            raise
 
     def _values(self, defaults: Mapping[str, Default]) -> dict[str, Any]:
         from orchestrator.record.defaults import option_values
@@ -122,6 +131,12 @@ class Command(typer.core.TyperCommand):
         values = option_values(defaults, of_commands)
         names = {_key(param): str(param.name) for param in self.params}
         return {names[key]: value for key, value in values.items() if key in names}
+
+
+def _offer_to_skip(error: OrchError) -> None:
+    for single in error.errors:
+        if single.kind == "host_unreachable":
+            single.hint = f"{single.hint} to go on without it: --skip-unreachable".lstrip()
 
 
 def _with_limit(args: list[str]) -> list[str]:

@@ -19,6 +19,7 @@ def test_hosts_that_cannot_be_reached_are_left_out_and_named(controller: Control
     said = re.compile(rf"left out, because unreachable: gone \({reason}\)")
     refused = controller.orch("check", "--only", "reach", "--hosts", "five.yaml")
     assert refused.code == 3 and re.search(f"orch: gone: {reason}", refused.err), refused
+    assert "? to go on without it: --skip-unreachable\n" in refused.err
     assert "reached all 4 hosts" in controller.orch("check", "--only", "reach", *words).out
     done = controller.orch("bench", *QUICK, "--nodes", "4", "--gpus", "1", *words)
     assert done.code == 0 and said.search(done.err) and said.search(" ".join(done.out.split())), (
@@ -35,3 +36,4 @@ def test_hosts_that_cannot_be_reached_are_left_out_and_named(controller: Control
     assert nodes == ["node1", "node2", "node3", "node4"]
     none = controller.orch("check", "--only", "reach", "-x", "node[1-4]", *words)
     assert none.code == 3 and re.search(f"orch: gone: {reason}", none.err), none
+    assert "--skip-unreachable" not in none.err
