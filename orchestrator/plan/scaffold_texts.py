@@ -140,6 +140,7 @@ TORCHRUN = """\
 exec {{ python }} -m torch.distributed.run \\
   --nnodes {{ spec.nodes }} --nproc_per_node {{ node.nproc }} --node_rank {{ node.node_rank }} \\
   --rdzv_backend static --master_addr {{ master_addr }} --master_port {{ master_port }} --max_restarts 0 \\
+  --log_dir launcher \\
   --no_python {{ runner_python }} -I -S {{ rank_wrapper }} -- \\
   COMMAND
 """

@@ -402,6 +402,18 @@ def test_every_launch_script_of_every_folder_is_told_a_number_of_threads(folder:
     assert all(told >= files for files, told in counts)
 
 
+def test_every_launcher_of_torch_keeps_its_folder_in_that_of_the_run() -> None:
+    sources = {
+        name: source
+        for name, folder in FOLDERS.items()
+        for source in folder.sources.values()
+        if "-m torch.distributed.run " in source
+    }
+    assert "pytorch" in sources
+    # By default it makes one in /tmp, which it leaves there.
+    assert [name for name, source in sources.items() if "--log_dir launcher" not in source] == []
+
+
 @pytest.mark.parametrize("name", FOLDERS)
 def test_what_nccl_writes_to_a_file_is_read(name: str) -> None:
     folder = FOLDERS[name]

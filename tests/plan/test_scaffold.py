@@ -144,6 +144,7 @@ def test_a_command_of_torchrun_arms_the_flight_recorder_and_carries_what_reports
     assert folder.payload["rank_progress.py"] == payload_bytes("rank_progress.py")
     assert "torch.__version__" in folder.framework.probe
     last = launch_of(next(trial for trial in sound(folder) if trial.name == "2n2g cpu fp32"))
+    assert "--log_dir launcher" in last
     assert (
         "/train.py --config " in last and "/a.yaml --data=/d" in last and "conf/a.yaml" not in last
     )
