@@ -296,7 +296,9 @@ def _by_reason(refused: Sequence[Trial]) -> dict[str, list[str]]:
 
 def _log_lines(log: LogMatches, path: str) -> Iterator[str]:
     steps = [sample.step for sample in log.parsed.samples]
-    content = f"steps {min(steps)} to {max(steps)}, {len(steps)} of them" if steps else "no step"
+    content = "no step" if log.has_steps else "no line with a result"
+    if steps:
+        content = f"steps {min(steps)} to {max(steps)}, {len(steps)} of them"
     if log.parsed.readings:
         content = _count(len(log.parsed.readings), "line with a result", "lines with results")
     yield f"  {path}: {_count(log.lines, 'line', 'lines')}; {content}"

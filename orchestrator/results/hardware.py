@@ -308,12 +308,12 @@ def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
         )
         if seen.get("framework_version"):
             parts[f"{seen.get('framework', spec.framework)} {seen['framework_version']}"] = None
-            versions = {name: seen.get(name) for name in _TITLES}
+            versions = [(name, seen.get(name)) for name in _TITLES]
         else:
             versions = _preflight_versions(run)
         parts |= {
             f"{_TITLES.get(name, name)} {version}": None
-            for name, version in versions.items()
+            for name, version in versions
             if version is not None
         }
         parts |= dict.fromkeys(_transport_words(seen))
@@ -344,14 +344,11 @@ def _of_gpus(run: RunResult, name: str) -> list[str]:
     return found
 
 
-def _preflight_versions(run: RunResult) -> dict[str, Any]:
-    """Return the versions of a run's framework, as captured by preflight; differing nodes are a
-    qualification.
+def _preflight_versions(run: RunResult) -> list[tuple[str, Any]]:
+    """Return the versions (name, version) of a run's framework, as captured by preflight; if nodes
+    differ, which is a qualification, those of each.
     """
-    merged: dict[str, Any] = {}
-    for facts in run.nodes.values():
-        merged |= facts.framework
-    return merged
+    return [version for facts in run.nodes.values() for version in facts.framework.items()]
 
 
 def device_names(devices: Any) -> list[str]:

@@ -215,7 +215,8 @@ BOUNDS_MET = Kind("expectation", REMARK, "bounds met, in {rows} rows: {bounds}")
 DRIFT_OF_METRIC = Kind(
     "drift",
     DOUBT,
-    "{metric} of all configurations changed by {drift:+.1%} during the bench; values are of its middle",
+    "{metric} of all configurations changed by {drift:+.1%} during the bench; "
+    "typical values are those of its middle, without this drift",
 )
 DRIFT = Kind(
     "drift",
@@ -227,7 +228,7 @@ UNCERTAIN_DRIFT = Kind(
     "uncertain_drift",
     REMARK,
     "{what} of all configurations changed by {drift:+.1%} during the bench, which may be chance; "
-    "it is of the middle of the bench, without this drift",
+    "typical values are those of its middle, without this drift",
 )
 DRIFT_OF_MEDIANS = Kind(
     "drift",

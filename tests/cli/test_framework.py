@@ -90,6 +90,8 @@ def test_a_folder_of_metrics_takes_a_log_along_or_says_that_it_has_none(project:
     )
     assert made.returncode == 0 and "placeholder" not in made.stdout
     assert "bandwidth=7.25" in project.orch("framework", "check", "other").stdout
+    silent = ("framework", "check", "other", "--log", log_of(project, "7.25 GB/s\n"))
+    assert ": 1 line; no line with a result\n" in project.orch(*silent).stdout
     assert "--log gone.log: expected a file" in project.refused(
         "framework", "new", "third", *words, "--log", "gone.log"
     )

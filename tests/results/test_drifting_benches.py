@@ -95,8 +95,8 @@ def test_what_follows_from_a_speed_has_a_note_on_drift_only_if_it_drifts_otherwi
     slower, memory = summarize(results).notes
     assert slower.startswith("all configurations became 7.8% slower")
     assert (
-        memory
-        == "peak_memory of all configurations changed by +46.4% during the bench; values are of its middle"
+        memory == "peak_memory of all configurations changed by +46.4% during the bench; "
+        "typical values are those of its middle, without this drift"
     )
 
 

@@ -227,3 +227,10 @@ def test_of_a_program_that_does_not_speak_of_itself_preflight_knows_the_hardware
         summarize(cell("2n1g", [9.0] * 3, result=result, device=device)).rows[0].hardware
         == expected
     )
+
+
+def test_versions_that_differ_between_nodes_are_all_named() -> None:
+    nodes = {"a": facts("550.54", "2.13.0", 1), "b": facts("550.54", "2.12.0", 1)}
+    result = {"observed": {"networks": []}, "facts": nodes}
+    row = summarize(cell("2n1g", [9.0] * 3, result=result, device="cuda")).rows[0]
+    assert row.hardware == "NVIDIA H200 · torch 2.13.0 · CUDA 12.8 · torch 2.12.0 · driver 550.54"
