@@ -59,11 +59,12 @@ def _show(bench: BenchDir, contents: Contents) -> None:
     label = f" {contents.label}" if contents.label else ""
     typer.echo(one_line(f"{bench.path.name}{label}: {', '.join(words)}, in {bench.path}"))
     if contents.on_nodes:
-        hosts = fold({host for on_nodes in contents.on_nodes.values() for host in on_nodes})
+        hosts = {host for on_nodes in contents.on_nodes.values() for host in on_nodes}
+        has = "still has" if len(hosts) == 1 else "still have"
         command = f"orch collect --prune {bench.path.name} removes them, but not once the bench is removed"
         typer.echo(
             one_line(
-                f"  {hosts} still have files of {len(contents.on_nodes)} of its runs: {command}"
+                f"  {fold(hosts)} {has} files of {len(contents.on_nodes)} of its runs: {command}"
             )
         )
 

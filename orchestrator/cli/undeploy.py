@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.options import AcceptNew, Exclude, Hosts, Json, print_json, select
+from orchestrator.grouping import group_pairs
 from orchestrator.plural import plural
 
 if TYPE_CHECKING:
     from orchestrator.errors import OrchError
-    from orchestrator.record import Project
+    from orchestrator.record import BenchDir, Project
+    from orchestrator.record.rundir import RunDir
 
 _LIMIT_S = 300.0
 
@@ -46,24 +48,26 @@ def undeploy(
         errors: list[OrchError] = list(cluster.open_what_answers().values())
         collected: dict[str, list[str]] = {}
 
-        def ask(name: str, *, dry: bool) -> dict[str, Any]:
+        def ask(name: str, *, dry: bool, force: bool) -> dict[str, Any]:
             runs = collected.get(name, [])
             return cluster.nodes[name].ask(
                 "undeploy", collected=runs, force=force, dry=dry, timeout_s=_LIMIT_S
             )
 
-        there, failed = each(cluster.nodes, lambda name: ask(name, dry=True))
+        # Without force, as the answer names only the runs that would stay.
+        there, failed = each(cluster.nodes, lambda name: ask(name, dry=True, force=False))
         errors += failed.values()
-        collected |= _find_collected_runs(
-            selection.project, {name: answer.get("kept", {}) for name, answer in there.items()}
-        )
-        before, failed = each(there, lambda name: ask(name, dry=True))
+        runs = {name: list(answer.get("kept", ())) for name, answer in there.items()}
+        known = _find_runs(selection.project, {run for names in runs.values() for run in names})
+        collected |= _find_collected(known, runs)
+        before, failed = each(there, lambda name: ask(name, dry=True, force=force))
         errors += failed.values()
         _print(_plans(before), as_json)
         after: Mapping[str, dict[str, Any]] = {}
         if not dry_run:
-            after, failed = each(before, lambda name: ask(name, dry=False))
+            after, failed = each(before, lambda name: ask(name, dry=False, force=force))
             errors += failed.values()
+            _record_removal(known, runs, after)
             _print(_rests(after), as_json)
     if as_json:
         print_json(
@@ -78,28 +82,50 @@ def undeploy(
         raise Faults(errors)
 
 
-def _find_collected_runs(
-    project: Project, kept: Mapping[str, Iterable[str]]
-) -> dict[str, list[str]]:
-    """Return by host the runs that it keeps whose logs are in this project and verified."""
-    from orchestrator.nodes.collect import is_complete
+def _find_runs(project: Project, run_ids: Collection[str]) -> dict[str, tuple[BenchDir, RunDir]]:
+    """Return those of these runs that are in this project, with their benches."""
     from orchestrator.record import BenchDir
     from orchestrator.record.rundir import bench_folders
 
-    run_ids = {run_id for runs in kept.values() for run_id in runs}
     benches = [BenchDir.open(folder) for folder in bench_folders(project.runs)] if run_ids else []
-    known = {
-        run.run_id: run
+    return {
+        run.run_id: (bench, run)
         for bench in benches
         for run in bench.runs(superseded=True)
         if run.run_id in run_ids
     }
+
+
+def _find_collected(
+    known: Mapping[str, tuple[BenchDir, RunDir]], runs: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
+    """Return by host the runs whose logs are in this project and verified."""
+    from orchestrator.nodes.collect import is_complete
+
     collected = {}
-    for host, runs in kept.items():
+    for host, names in runs.items():
         collected[host] = [
-            name for name in runs if name in known and is_complete(known[name], host)
+            name for name in names if name in known and is_complete(known[name][1], host)
         ]
     return collected
+
+
+def _record_removal(
+    known: Mapping[str, tuple[BenchDir, RunDir]],
+    runs: Mapping[str, Sequence[str]],
+    after: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Record in the journals of their benches which of these runs are no longer on which hosts."""
+    from orchestrator.record.journal import Event
+
+    gone = group_pairs(
+        (name, host)
+        for host, answer in after.items()
+        for name in runs[host]
+        if name in known and name not in answer.get("kept", ())
+    )
+    for name, hosts in gone.items():
+        known[name][0].event(Event.PRUNED, run=name, hosts=hosts)
 
 
 def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:

@@ -52,7 +52,11 @@ def test_payload_and_collected_runs_go_and_other_runs_stay_unless_forced(
     assert left == {path.name for path in other.project.glob("runs/*/*.001-*")}
     assert not (controller.lab.node("node2").home / WORKDIR).exists()
 
+    assert "node1 still has files of 1 of its runs" in other.orch("rm", other.bench.name).out
     assert other.orch("undeploy").code == 0
+    for project in (controller, other):
+        removed = project.orch("rm", "--yes", project.bench.name)
+        assert removed.code == 0 and "files of" not in removed.out, removed
     assert not (controller.lab.node("node1").home / WORKDIR).exists()
     assert other.orch("undeploy").out == "node[1-4]: nothing of orch\n"
 
