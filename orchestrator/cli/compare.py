@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from orchestrator.analysis.compare import Comparison
     from orchestrator.errors import OrchError
+    from orchestrator.record import BenchDir
 
 
 _UNDECIDED = ("fail", "pass")
@@ -64,7 +65,7 @@ def compare(
         )
     benches = find_bench(before), find_bench(after or before)
     comparison, damaged = compared(*benches, by=parse_by(by or []), metric=metric)
-    _show(comparison, as_json)
+    _show(comparison, as_json, benches)
     _refuse(list(damaged) or no_pair_error(comparison, by or []))
 
 
@@ -129,7 +130,7 @@ def gate(
         raise ConfigError(
             "expected a bench other than the one under test", where=f"--baseline {baseline}"
         )
-    _show(comparison, as_json)
+    _show(comparison, as_json, (reference, measured))
     wide = _not_ruled_out(comparison)
     _refuse(
         [
@@ -179,14 +180,15 @@ def parse_by(texts: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
     return chosen
 
 
-def _show(comparison: Comparison, as_json: bool) -> None:
+def _show(comparison: Comparison, as_json: bool, benches: tuple[BenchDir, BenchDir]) -> None:
     from orchestrator.report import compare as report
     from orchestrator.report.text import stdout_console
 
     if as_json:
         typer.echo(report.as_json(comparison), nl=False)
         return
-    report.render(comparison, stdout_console())
+    before, after = (bench.record().label for bench in benches)
+    report.render(comparison, stdout_console(), (before, after))
 
 
 def no_pair_error(comparison: Comparison, by: Sequence[str]) -> list[OrchError]:

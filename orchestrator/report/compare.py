@@ -46,13 +46,15 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps({"schema": SCHEMA, **asdict(comparison)}, indent=2, allow_nan=False) + "\n"
 
 
-def render(comparison: Comparison, console: Console) -> None:
+def render(comparison: Comparison, console: Console, labels: tuple[str, str] = ("", "")) -> None:
     """Print the configurations, then their differences, the likeliest cause first, then the lines
-    of files.
+    of files. ``labels`` are those of the two benches.
     """
-    console.print(
-        Text(one_line(f"before {comparison.before} · after {comparison.after}"), style="bold")
-    )
+    sides = [
+        f"{name} ({label})" if label else name
+        for name, label in zip((comparison.before, comparison.after), labels, strict=True)
+    ]
+    console.print(Text(one_line(f"before {sides[0]} · after {sides[1]}"), style="bold"))
     for metric in dict.fromkeys(pair.metric for pair in comparison.pairs):
         pairs = tuple(pair for pair in comparison.pairs if pair.metric == metric)
         if metric != SPEED:

@@ -52,6 +52,8 @@ def test_a_label_of_one_bench_names_it(project: Path) -> None:
     assert "<h1>new driver</h1>" in page and "2n2g" in page
     compared = json.loads(orch(project, "compare", "a", "new driver", "--json").stdout)
     assert (compared["before"], compared["after"]) == ("a", "b")
+    read = orch(project, "compare", "a", "new driver").stdout
+    assert read.startswith("before a (nightly) · after b (new driver)\n")
 
 
 def test_a_newer_bench_without_runs_is_not_passed_over_in_silence(project: Path) -> None:
