@@ -124,13 +124,13 @@ def read_folder(folder: Path) -> FrameworkFolder:
 
 
 def folders_with(name: str, framework: Framework) -> str:
-    """Name orch's own folders of the same measurement that have an option or a model, as words of a
-    hint.
+    """Name orch's own folders that have a model, or that have an option and measure the same, as
+    words of a hint.
     """
     others = [
         other.name
         for other in _own_frameworks()
-        if other.measures == framework.measures and name in {*other.options, *other.models}
+        if name in other.models or (name in other.options and other.measures == framework.measures)
     ]
     if not others:
         return ""

@@ -19,6 +19,8 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 -f pytorh", f"orch: --framework: no framework 'pytorh'. available: {KNOWN}; did you mean 'pytorch'?"),
         ("resnet5 -f pytorch",
          "orch: model: pytorch has no model 'resnet5'. it has resnet50, vgg16; did you mean 'resnet50'?"),
+        ("allreduce -f pytorch",
+         "orch: model: pytorch has no model 'allreduce'. it has resnet50, vgg16; collectives has allreduce"),
         ("resnet5", "orch: model: no framework has a model 'resnet5'. available: "),
         ("resnet50 --gpus 9", "orch: --gpus: expected 9 gpus per node on 4 nodes, too few on no[1-4]. "
                               "lower --gpus, or correct gpus: for these hosts in the inventory"),
