@@ -123,7 +123,9 @@ def gate(
         )
         return
     if not baseline:
-        raise ConfigError("expected a bench's name or directory, got none", where="--baseline")
+        raise ConfigError(
+            "expected a bench's name, label or directory, got none", where="--baseline"
+        )
     reference, measured = find_bench(baseline), find_bench(bench)
     comparison, damaged = compared(reference, measured, allowed, metric=metric)
     if reference.path.resolve() == measured.path.resolve():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -133,8 +134,10 @@ def up(
         say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(f"inventory: {made.inventory}")
+    of_directory = f" --dir {shlex.quote(str(directory))}" if directory else ""
+    inside = f"orch lab exec{of_directory} --"
     typer.echo(
-        "next: orch lab exec -- orch bench resnet50 -f simulated; without orch lab exec -- no command finds the nodes"
+        f"next: {inside} orch bench resnet50 -f simulated; without {inside} no command finds the nodes"
     )
 
 

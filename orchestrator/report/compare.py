@@ -205,7 +205,7 @@ def render_detectable(
     if any(each.freedom for each in found):
         least = min(each.freedom for each in found if each.freedom)
         notes.append(
-            f"that the scatter is known from few runs, {least:.0f} degrees of freedom or more, is allowed for"
+            f"all allow for the uncertainty of a scatter that few runs show: {least:.0f} degrees of freedom or more"
         )
     if any(each.scatter is None for each in found):
         notes.append(

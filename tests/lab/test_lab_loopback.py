@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,19 @@ def test_a_program_runs_on_a_node_past_ssh(python_lab: Lab) -> None:
         check=True,
     )
     assert Path(done.stdout.strip()) == python_lab.node("node2").home
+
+
+def test_the_next_command_names_the_directory_of_the_lab(tmp_path: Path) -> None:
+    place = tmp_path / "my lab"
+    words = ("--kind", "asyncssh", "--nodes", "1", "--dir", str(place))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator", "lab", "up", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+        assert f"next: orch lab exec --dir '{place}' -- orch bench " in done.stdout, done
+    finally:
+        labs.down(place)

@@ -390,7 +390,7 @@ def test_a_gate_judges_every_cell_of_the_bench_or_says_which_it_cannot(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("gate", "b"), "--baseline: expected a bench's name or directory, got none"),
+        (("gate", "b"), "--baseline: expected a bench's name, label or directory, got none"),
         (("gate", "--baseline", "nix"), "no bench 'nix'"),
         (
             ("gate", "b", "--baseline", "b", "--undecided", "maybe"),
