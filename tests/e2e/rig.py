@@ -149,6 +149,11 @@ class Controller:
         """The folders of the newest bench's runs."""
         return sorted(path.parent for path in self.bench.glob("*/manifest.json"))
 
+    @property
+    def submitted(self) -> list[str]:
+        """The benches that have a job, but for records that are being written."""
+        return [path.stem for path in self.project.glob(".orch/jobs/*.json")]
+
     def manifest(self) -> dict[str, Any]:
         """The manifest of the newest bench's last run."""
         value: dict[str, Any] = json.loads((self.runs[-1] / "manifest.json").read_text())

@@ -191,7 +191,7 @@ def cancelled(trial: Trial) -> str:
     process.kill()
     trial.end(process)
     time.sleep(random.uniform(0, 10))
-    (bench,) = [path.stem for path in trial.project.glob(".orch/jobs/*")]
+    (bench,) = [path.stem for path in trial.project.glob(".orch/jobs/*.json")]
     return trial.orch("cancel", bench)
 
 
@@ -289,10 +289,10 @@ def never_there(trial: Trial) -> str:
 def given_up(trial: Trial) -> str:
     """Ctrl-C, or kill -9 and cancel, while the pods wait."""
     process = trial.start(*SHORT, "--kubernetes", "image=localhost/orch/node:1,cpus=9")
-    while not list(trial.project.glob(".orch/jobs/*")):
+    while not list(trial.project.glob(".orch/jobs/*.json")):
         time.sleep(0.05)
     time.sleep(random.uniform(0, 4))
-    (bench,) = [path.stem for path in trial.project.glob(".orch/jobs/*")]
+    (bench,) = [path.stem for path in trial.project.glob(".orch/jobs/*.json")]
     if random.random() < 0.5:
         process.send_signal(signal.SIGINT)
         code, told = trial.end(process)

@@ -220,8 +220,8 @@ def killed_and_resumed(trial: Trial) -> None:
             assert done.code == 0, done
             finished(controller)
             return
-        for path in controller.project.glob(".orch/jobs/*"):
-            done = controller.orch("cancel", path.stem, timeout_s=90)
+        for bench in controller.submitted:
+            done = controller.orch("cancel", bench, timeout_s=90)
             assert done.code == 0, done
         trial.notes.append("killed before there was a bench")
 
@@ -390,7 +390,7 @@ def given_up(trial: Trial) -> None:
             "bench", *QUICK, "--nodes", "2", "--kubernetes", "image=lab,cpus=9"
         )
         judge.wait_for(lambda: len(pods(controller)) == 2, 90, "no pods wait")
-        (bench,) = [path.stem for path in controller.project.glob(".orch/jobs/*")]
+        (bench,) = controller.submitted
         number = trial.random.choice((signal.SIGINT, signal.SIGKILL, 0))
         if number:
             process.send_signal(number)

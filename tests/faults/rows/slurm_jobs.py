@@ -75,7 +75,7 @@ def interrupted_in_the_queue(trial: Trial) -> None:
             os.kill(process.pid, signal.SIGINT)
             code = 130
         else:
-            bench_id = next(controller.project.glob(".orch/jobs/*")).stem
+            bench_id = controller.submitted[0]
             assert controller.orch("cancel", bench_id).code == 0
             code = 143
         begin = time.monotonic()
@@ -105,7 +105,7 @@ def killed_in_the_queue(trial: Trial) -> None:
         process.kill()
         controller.end(process, 10)
         assert jobs(controller)
-        bench_id = next(controller.project.glob(".orch/jobs/*")).stem
+        bench_id = controller.submitted[0]
         assert f"to end it: orch cancel {bench_id}" in controller.orch("status").err
         done = controller.orch("cancel", bench_id)
         assert done.code == 0 and "out of the queue" in done.err, done
