@@ -165,12 +165,12 @@ def _rests(answers: Mapping[str, dict[str, Any]]) -> list[str]:
 
 
 def _name_leftovers(names: Sequence[str]) -> str:
-    """Return the names of what remains; the marks that captures of facts leave are counted, as they
+    """Return the names of what remains; the lock files of checks are counted, as they
     go by themselves.
     """
-    marks = [name for name in names if name.startswith(".capture-")]
-    words = [name for name in names if name not in marks]
-    words += [f"{len(marks)} marks of checks, which a later check removes"] if marks else []
+    locks = [name for name in names if name.startswith(".capture-")]
+    words = [name for name in names if name not in locks]
+    words += [f"{len(locks)} lock files of checks, which a later check removes"] if locks else []
     return ", ".join(words)
 
 

@@ -110,7 +110,7 @@ def remove_set(root, folder):
 
 
 def remove_empty(root, own):
-    """Remove the folders that have become empty, marks of captures that are over, and with the last
+    """Remove the folders that have become empty, lock files of checks that are over, and with the last
     node the work directory.
     """
     nodes = os.path.join(root, "nodes")
