@@ -33,12 +33,14 @@ def accept(suite: str, hosts: str) -> dict[str, list[float]]:
     found = defaultdict[str, list[float]](list)
     with tempfile.TemporaryDirectory() as project:
         argv = [sys.executable, "-m", "orchestrator", "accept", suite, "--hosts", hosts]
-        subprocess.run(argv, cwd=project, stdout=subprocess.DEVNULL, check=False)
+        environment = {**os.environ, "ORCH_PROJECT": project}
+        subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL, check=False)
         for path in sorted(Path(project).rglob("bench.json")):
             for row in orchestrator.load(path.parent).document["rows"]:
                 name = " ".join([row["model"], row["metric"], *map(str, row["key"].values())])
                 if row["primary"]:
                     found[name] += [repeat["value"] for repeat in row["repeats"]]
+    assert found, f"{suite} measured nothing on {hosts}"
     return found
 
 

@@ -152,8 +152,12 @@ def pull_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
     from orchestrator.nodes.fanout import each_or_raise
     from orchestrator.record.rundir import RunDir
 
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.support.run_folders import manifest
+
     with opened(hosts) as cluster:
         run = RunDir(asked.folder / "pulled")
+        run.write_manifest(manifest("pulled"))
         each_or_raise(
             cluster.nodes, lambda name: cluster.nodes[name].ask("left", run="pulled", timeout_s=30)
         )
