@@ -377,7 +377,7 @@ KEY_FILES = {
     "known-hosts is a directory": "known-hosts file cannot be read",
     "known-hosts is a loop": "known-hosts file cannot be read",
     "torn line": "known:1: the line about this host is damaged",
-    "ssh configuration missing": "config: No such file or directory",
+    "ssh configuration missing": "config: expected an ssh configuration, found no file",
 }
 
 
