@@ -29,8 +29,9 @@ from orchestrator.results import RunResult
 _REPEATED = 2
 _READ_BYTES = 1 << 20
 _OF_THE_PROGRAM = ("rank_failed", "output_limit", "result_invalid", "log_unmatched")
-_OF_A_VALUE = re.compile(r"error: argument \S+: ")
-"""How argparse begins to refuse the value of an argument, which another configuration may not have.
+_OF_A_VALUE = re.compile(r"error: argument \S+: |Test CUDA failure ")
+"""How argparse begins to refuse the value of an argument, and nccl-tests to name an error of CUDA,
+both with exit code 2: another configuration may not have that value or that GPU.
 """
 _USAGE_CODES = {2, 126, 127}
 """Wrong arguments, a file that cannot be executed, and a command that was not found, as shells and

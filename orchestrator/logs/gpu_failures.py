@@ -105,6 +105,7 @@ GPU = (
         "a GPU failed",
         "exclude the node, and check dmesg (Xid) and nvidia-smi -q on it",
         "uncorrectable (?:NVLink|ECC) error",
+        "over nvlink or a hardware error",
         r"\bXid \([^)]{1,40}\): [0-9]{1,3}",
         "GPU has fallen off the bus",
         "GPU is lost",
@@ -160,9 +161,12 @@ GPU = (
         "a check inside of a GPU kernel failed, most often for an index outside of its range",
         "look at the program's data: labels and token numbers; CUDA_LAUNCH_BLOCKING: 1 under env:"
         " in the inventory names the call",
+        r"\bblock: \[[0-9, ]{1,40}\].{0,120}\bAssertion `",
         "device-side assert triggered",
         "CUDA_ERROR_ASSERT|cudaErrorAssert",
         _number(710),
+        # The line with the condition; libraries that are started behind it fail, too.
+        explains=("device_assert", "cuda_library"),
     ),
     define_failure(
         "illegal_access",

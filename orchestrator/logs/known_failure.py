@@ -90,7 +90,7 @@ def signal_words(number: int) -> str:
     by_others = rf"return code = -{number}\b|exit code:? {128 + number}\b"
     return (
         rf"{by_torchrun}|exited on\s{{1,9}}signal {number}\b|Caught signal {number} \("
-        rf"|{by_others}|terminated with signal SIG{_SIGNALS[number]}\b"
+        rf"|{by_others}|(?:terminated with signal |died with <Signals\.)SIG{_SIGNALS[number]}\b"
     )
 
 

@@ -220,6 +220,7 @@ def test_the_value_of_an_argument_that_a_program_refuses_is_of_one_configuration
 
     assert concerned("t.py: error: unrecognized arguments: --head 3")
     assert not concerned("t.py: error: argument --heads: invalid choice: 3 (choose from 4, 8)")
+    assert not concerned("n1: Test CUDA failure common.cu:941 'named symbol not found'")
 
 
 def test_a_program_that_does_not_start_on_another_node_may_start_in_other_configurations(
