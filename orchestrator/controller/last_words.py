@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import OrchError
 from orchestrator.logs import SETUP_LOG
+from orchestrator.logs.failures import is_silent, last_output
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import last_bytes, setup_failed
 
@@ -47,10 +48,11 @@ def read_last_words(error: OrchError, run: RunDir) -> Death:
         if path.is_file() and (lines := _last_lines(run, error.host, name)):
             warned: list[str] = []
             output = name.removesuffix(".err") + ".out"
-            if name in streams and output != name and run.log_path(error.host, output).is_file():
-                warned = [
-                    line for line in _last_lines(run, error.host, output) if "NCCL WARN" in line
-                ]
+            if output != name and run.log_path(error.host, output).is_file():
+                printed = _last_lines(run, error.host, output)
+                if is_silent(lines) and last_output(printed, exceptions_only=True):
+                    return Death(error, output, printed)
+                warned = [line for line in printed if name in streams and "NCCL WARN" in line]
             return Death(error, name, lines, warned)
     return Death(error)
 

@@ -40,10 +40,12 @@ from orchestrator.logs.line_forms import (
     IMPORT_FRAME,
     LAUNCHER,
     NCCL_WARN,
+    PROCESS,
     PYTHON_WARNING,
     RANK_TAG,
     WHAT,
     Place,
+    has_words,
     is_header,
     place_itself,
 )
@@ -64,6 +66,8 @@ _OF_OTHERS = (
     "Exception in ",
 )
 """How a line begins that is no part of the message above it."""
+_AFTER = (BOX, ENTRY, GLOG, LAUNCHER, PROCESS)
+"""Forms of such lines."""
 _TRAILING = 3
 """So many last lines are the end of a log that has no statement of an end."""
 
@@ -87,9 +91,9 @@ class Line:
     """One line, or the first sentence of a box, with its place.
 
     ``statement``: the number of the statement of an end that it is part of, or of the source of
-    one, 0 for none. ``form`` is its form, at its first line. ``rank``: whose line it is by its tag,
-    empty without one. ``is_running``: part of an exception of a function, which came when all
-    modules of the program were loaded.
+    one, in the order of the log; 0 for none. ``form`` is its form, at its first line. ``rank``:
+    whose line it is by its tag, empty without one. ``is_running``: part of an exception of a
+    function, which came when all modules of the program were loaded.
     """
 
     text: str
@@ -131,10 +135,17 @@ def read_endings(
         texts = [shown[number][tags[number][1] :] for number in own]
         lines_of_rank = _Stream(rank, texts, is_consequence, numbering).read()
         placed |= zip(own, lines_of_rank, strict=True)
-    found = [placed[number] for number in range(len(shown))]
+    found = _in_order([placed[number] for number in range(len(shown))])
     if _has_end(found, is_consequence):
         return found
-    return _with_last_lines(found, is_consequence, next(numbering))
+    return _with_last_lines(found, is_consequence, len(found) + 1)
+
+
+def _in_order(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines with their statements numbered in the order of the log, not rank by rank."""
+    numbers = dict.fromkeys(line.statement for line in lines if line.statement)
+    order = {0: 0} | {number: place for place, number in enumerate(numbers, 1)}
+    return [replace(line, statement=order[line.statement]) for line in lines]
 
 
 def nccl_sentence(lines: Sequence[Line]) -> str:
@@ -166,7 +177,7 @@ def _with_last_lines(
     said = [
         number
         for number, line in enumerate(lines)
-        if line.place == Place.EARLIER and line.text.strip() and not is_consequence([line.text])
+        if line.place == Place.EARLIER and has_words(line.text) and not is_consequence([line.text])
     ]
     for number in said[-_TRAILING:]:
         lines[number] = replace(lines[number], place=Place.END)
@@ -185,7 +196,7 @@ def _paragraph(
         line = lines[number]
         is_other = line.place == Place.HARMLESS or is_consequence([line.text])
         is_other = is_other or (number > first and ERROR.match(line.text) is not None)
-        if is_other or not any(map(str.isalnum, line.text)):
+        if is_other or not has_words(line.text):
             return
         yield number
 
@@ -208,7 +219,7 @@ def _rank_tags(texts: Sequence[str], prefixes: tuple[str, ...]) -> list[tuple[st
     for text in texts:
         length = 0
         if match := RANK_TAG.match(text):
-            rank, length = match["timed"] or match[0], match.end()
+            rank, length = match["timed"] or match["named"], match.end()
         elif text.strip():
             rank = next((prefix for prefix in prefixes if text.startswith(prefix)), "")
             length = len(rank)
@@ -366,9 +377,7 @@ class _Stream:
             text = self.texts[place]
             if self._is_header(place) or DURING in text or DIRECT_CAUSE in text or WHAT.match(text):
                 break
-            if any(form.match(text) for form in (BOX, ENTRY, GLOG, LAUNCHER)) or NCCL_WARN.search(
-                text
-            ):
+            if any(form.match(text) for form in _AFTER) or NCCL_WARN.search(text):
                 break
             if text.startswith(_OF_OTHERS) or EXCEPTION.match(text):
                 break

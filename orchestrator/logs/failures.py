@@ -29,11 +29,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from orchestrator.grouping import group_pairs
 from orchestrator.logs.endings import Form, Line, nccl_sentence, read_endings
 from orchestrator.logs.failure_table import KNOWN
 from orchestrator.logs.known_failure import CAUSE as CAUSE
 from orchestrator.logs.known_failure import CONSEQUENCE, SYMPTOM, KnownFailure
-from orchestrator.logs.line_forms import ADDED, AT_EXIT, FRAME, HEADER, Place
+from orchestrator.logs.line_forms import ADDED, AT_EXIT, FRAME, HEADER, USAGE, Place, has_words
 from orchestrator.plural import times
 
 LAST_OUTPUT = "last output: "
@@ -145,16 +146,13 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     """
     find = cache(_known_in)
     read = read_endings(lines, lambda texts: _is_elsewhere(texts, find))
-    # The program's own word comes first, and of several the last.
-    opening = [line for line in read if line.form is not None]
-    opening.sort(key=lambda line: (line.form or 0, -line.statement))
     statements = []
-    for first in opening:
+    for first in _by_weight([line for line in read if line.form is not None]):
         statements.append([line.text for line in read if line.statement == first.statement])
     own = [texts for texts in statements if not _is_elsewhere(texts, find)]
     own.sort(key=lambda texts: any(map(find, texts)))  # what is known shows only a symptom
     sentences = [*map(_sentence, own), nccl_sentence(read)]
-    said = [] if exceptions_only else [line for line in read if _is_said(line.text)]
+    said = [] if exceptions_only else _before_usage([line for line in read if _is_said(line)])
     # Where statements only report another process, what this one printed before says more.
     last = max((number for number, line in enumerate(said) if line.form is not None), default=None)
     sentences += reversed([line.text for line in said[:last] if _is_own_word(line, find)])
@@ -164,6 +162,33 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     if not sentence:
         return ""
     return f"{LAST_OUTPUT}{_both_ends(' '.join(sentence.split()))}"
+
+
+def is_silent(lines: Sequence[str]) -> bool:
+    """Return True if lines say nothing of why a program ended: they are harmless, or a launcher's
+    about processes that have ended."""
+    find = cache(_known_in)
+    read = read_endings(lines, lambda texts: _is_elsewhere(texts, find))
+    shown = [line for line in read if line.place != Place.HARMLESS and has_words(line.text)]
+    forms = {line.form for line in shown if line.form is not None}
+    statements = group_pairs((line.statement, line.text) for line in shown)
+    single = [[text] for text in statements.pop(0, ())]
+    is_launcher = forms <= {Form.BOX, Form.LAUNCHER}
+    return is_launcher and all(
+        _is_elsewhere(texts, find) for texts in [*statements.values(), *single]
+    )
+
+
+def _by_weight(opening: Sequence[Line]) -> list[Line]:
+    """Return the first lines of statements, those that say most first: the program's own word, of
+    several of a rank the last, and of ranks that of the first one."""
+    last = {(line.form, line.rank): line.statement for line in opening}
+
+    def order(line: Line) -> tuple[int, bool, int]:
+        is_last = last[line.form, line.rank] == line.statement
+        return line.form or 0, not is_last, line.statement if is_last else -line.statement
+
+    return sorted(opening, key=order)
 
 
 def _sentence(texts: Sequence[str]) -> str:
@@ -192,10 +217,18 @@ def _is_own_word(line: Line, find: _Find) -> bool:
     return is_plain and not _is_elsewhere([line.text], find)
 
 
-def _is_said(text: str) -> bool:
-    """Return True for a line with words at its beginning that Python does not add at exit."""
-    has_words = any(map(str.isalnum, text)) and not text[0].isspace() and text[0] != "="
-    return has_words and not AT_EXIT.match(text)
+def _is_said(line: Line) -> bool:
+    """Return True for a line with words at its beginning that is no warning, and that Python does
+    not add at exit."""
+    text = line.text
+    is_said = line.place != Place.HARMLESS and has_words(text) and not AT_EXIT.match(text)
+    return is_said and not text[0].isspace() and text[0] != "="
+
+
+def _before_usage(lines: list[Line]) -> list[Line]:
+    """Return the lines before the text about a program's arguments; all, where it comes first."""
+    usage = (number for number, line in enumerate(lines) if USAGE.match(line.text))
+    return lines[: next(usage, 0)] or lines
 
 
 def _both_ends(sentence: str) -> str:

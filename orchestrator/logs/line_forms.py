@@ -13,10 +13,10 @@ EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w{0,60}\.){0,12}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)(?::|\s*$)"
 )
 WHAT = re.compile(r"\s{1,9}what\(\):\s{0,9}(?=\S)")
-# PyTorch's and torchrun's before a line of a rank; mpirun's and horovodrun's, with or without the
-# time.
+# PyTorch's and torchrun's before a line of a rank, also torchrun's before PyTorch's; mpirun's and
+# horovodrun's, with or without the time.
 RANK_TAG = re.compile(
-    r"\[rank[0-9]{1,9}\]: ?|\[[a-z]{1,40}[0-9]{1,9}\]: ?"
+    r"(?P<named>\[[a-z]{1,40}[0-9]{1,9}\]:)(?:\[rank[0-9]{1,9}\]:)? ?"
     r"|(?:\w{3} \w{3} [ 0-9]{2} [0-9:]{8} [0-9]{4})?"
     r"(?P<timed>\[(?:[^\[\]\s]{1,200}@)?(?:[0-9]{1,9},)?[0-9]{1,9}\]<std(?:out|err|diag)>):? ?"
 )
@@ -49,11 +49,13 @@ FATAL = re.compile(
     rf"\[?(?:FATAL|CRITICAL|fatal)\b|\[?F{_DATE}|[0-9-]{{10}}[ T][0-9:.,]{{8,20}}: F "
     r"|.{0,200}\bCheck failed: |.{0,200}: Assertion `.{1,300}' failed"
     r"|(?:\[[^\]]{1,80}\] )?\*\*\* MPI_ERR_[A-Z_]{2,30}: "
+    r"|pure virtual method called"
     r"|Fatal Python error: (?!Aborted|Segmentation fault|Bus error|Illegal instruction)"
 )
-# Errors of MPICH, Rust and Go, with the lines behind them.
+# Errors of MPICH, Rust, Go and absl, with the lines behind them.
 FATAL_BLOCK = re.compile(
     r"(?:Abort\([0-9]{1,12}\) on node .{1,60}: )?Fatal error in |thread '.{1,60}' panicked |panic: "
+    r"|FATAL Flags parsing error:"
 )
 # A box of mpirun about what it does without.
 BOX_HARMLESS = re.compile(
@@ -63,9 +65,12 @@ BOX_HARMLESS = re.compile(
 )
 # The beginning of an entry of a log, which no message of several lines has.
 ENTRY = re.compile(r"\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:")
+# Open MPI's before a line about a process that a signal ended.
+PROCESS = re.compile(r"\[[^\]\s]{1,80}:[0-9]{1,9}\] ")
 # What a program says itself of its error, and no figure of that name.
 ERROR = re.compile(
-    r"(?!Fatal Python error)(?:.{0,80}\W)?(?:ERROR\b|[Ee]rror(?: returned from |: (?![0-9.+-])))"
+    r"(?!Fatal Python error)(?:.{0,80}\W)?(?:ERROR\b|[Ee]rror(?: returned from |: (?![0-9.+-]))"
+    r"|Test (?:CUDA|NCCL) failure )"
     r"|\s{0,4}(?:[Cc]annot|[Cc]ould ?n[o']t|[Uu]nable to|[Ff]ailed to|Illegal|Invalid) "
 )
 # What a shell, a loader, an interpreter, an engine of containers and a launcher say last of all.
@@ -93,6 +98,8 @@ _HARMLESS_LITERALS = (
 """One of these is in each line that `_HARMLESS` matches: a search for them is much faster."""
 # Python's warnings end with the line of source that warned, which is indented.
 PYTHON_WARNING = re.compile(r"\S{0,300}:[0-9]{1,9}: \w{0,40}Warning: ")
+# How the text about a program's arguments begins, which some print behind their error.
+USAGE = re.compile(r"usage: ", re.IGNORECASE)
 # What libraries say after a program's own last line, while its process ends.
 AT_EXIT = re.compile(rf"\[?W{_DATE}|{PYTHON_WARNING.pattern}")
 NCCL_WARN = re.compile(r"NCCL WARN |\[[0-9]{1,4}\] \S{1,100}:[0-9]{1,6} WARN ")
@@ -109,6 +116,11 @@ class Place(IntEnum):
     HARMLESS = 0
     EARLIER = 1
     END = 2
+
+
+def has_words(text: str) -> bool:
+    """Return whether a line has more than marks, as rules and margins have."""
+    return any(map(str.isalnum, text))
 
 
 def is_header(text: str) -> bool:

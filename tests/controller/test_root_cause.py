@@ -130,7 +130,56 @@ def test_a_rank_that_waited_for_another_is_not_named_before_it(
     assert error is not None and error.host == "node1"
 
 
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value"
+        " store by key '0', but store->get('0') got error: Socket Timeout",
+        "DistBackendError: NCCL error in: x.cpp:1275, internal error\nncclInternalError: Internal check failed.\n"
+        "Last error:\nSocket recv failed while polling for opId=0x55a5",
+        "F0502 00:00:30.1 77 rendezvous.cc:95] Termination timeout for `initialize clique` of 40 seconds exceeded.",
+    ],
+)
+def test_what_waited_for_a_rank_or_lost_it_is_not_named_before_it(
+    tmp_path: Path, waits: str
+) -> None:
+    run = RunDir(tmp_path / "r1")
+    said = {"node1": (0, waits, None, 1), "node2": (1, "TypeError: 3 heads\n", None, 1)}
+    rival = RunError("rank 1 ended with exit code 1", kind="rank_failed", host="node2")
+    error = with_cause(failed(run, said), [rival], run, dict.fromkeys(said, {}))
+    assert error is not None
+    assert (error.host, error.cause) == ("node2", "last output: TypeError: 3 heads")
+
+
 BOX = "-" * 74
+ABORT = f"{BOX}\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n{BOX}\n"
+SAID = "step 1 loss 2.3\nERROR: the data set has 3 classes, the model 1000\n"
+WARNING = "libibverbs: Warning: no userspace device-specific driver found for uverbs0\n"
+
+
+@pytest.mark.parametrize(
+    ("stem", "err", "out", "cause"),
+    [
+        ("node", ABORT, SAID, "ERROR: the data set has 3 classes, the model 1000"),
+        ("rank-0", WARNING, SAID, "ERROR: the data set has 3 classes, the model 1000"),
+        ("rank-0", "own.py: no data\n", SAID, "own.py: no data"),
+        ("rank-0", f"{COMPLAINT}{WARNING}", SAID, COMPLAINT.strip()),
+        ("rank-0", WARNING, "step 1 loss 2.3\n", ""),
+    ],
+    ids=["a launcher's", "a warning", "its own word", "a consequence", "usual output"],
+)
+def test_the_standard_output_has_the_cause_where_the_standard_error_has_no_word_of_the_program(
+    tmp_path: Path, stem: str, err: str, out: str, cause: str
+) -> None:
+    run = RunDir(tmp_path / "r1")
+    run.log_path("node1", f"{stem}.err").write_text(err)
+    run.log_path("node1", f"{stem}.out").write_text(out)
+    who = "rank 0" if stem == "rank-0" else "its launch script"
+    first = RunError(f"{who} ended with exit code 1", kind="rank_failed", host="node1")
+    error = with_cause(first, (), run, {"node1": {}})
+    assert error is not None and error.cause == (f"last output: {cause}" if cause else "")
+
+
 PARAGRAPHS = f"""{BOX}
 The component that was asked for was not found or
 could not be opened.

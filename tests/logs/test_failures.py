@@ -442,7 +442,36 @@ SAID = {
     "an abort that a destructor caused": (
         "pure virtual method called\nterminate called without an active exception\nE1019 08:21:39.5 3036 api.py:874] failed"
         " (exitcode: -6) local_rank: 0",
-        "terminate called without an active exception",
+        "pure virtual method called",
+    ),
+    "the first of several ranks": (
+        "[rank5]: step 1\n[rank5]: ValueError: 3 words\n[rank0]: AttributeError: no shape\n",
+        "ValueError: 3 words",
+    ),
+    "a rank of torchrun and PyTorch": (
+        "[default3]:[rank11]: Traceback (most recent call last):\n[default3]:[rank11]:   File \"t.py\", line 8, in main\n"
+        "[default3]:[rank11]:     net(x)\n[default3]:[rank11]: TypeError: 3 heads\n",
+        "TypeError: 3 heads",
+    ),
+    "an error before the usage": (
+        "libnuma: Warning: node argument 1 is out of range\n\n<1> is invalid\nusage: numactl [--all | -a]\n"
+        "                [--show]\n<nodes> is a list of node numbers",
+        "<1> is invalid",
+    ),
+    "a flag of absl": (
+        "FATAL Flags parsing error:\n  Unknown command line flag 'foo'\nPass --helpshort to see help on flags.",
+        "FATAL Flags parsing error: Unknown command line flag 'foo' Pass --helpshort to see help on flags.",
+    ),
+    "an exception of C++, without the dump of Open MPI": (
+        "terminate called after throwing an instance of 'std::runtime_error'\n  what():  nx must be a multiple of 8\n"
+        "[n1:04411] *** Process received signal ***\n[n1:04411] Signal: Aborted (6)",
+        "nx must be a multiple of 8",
+    ),
+    "nccl-tests, of many ranks under mpirun": (
+        "# Using devices\nn1: Test CUDA failure common.cu:941 'named symbol not found'\n .. n1 pid 88: Test failure\n"
+        f"{'-' * 74}\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code.\n{'-' * 74}\n{'-' * 74}\n"
+        f"mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to end.\n{'-' * 74}",
+        "n1: Test CUDA failure common.cu:941 'named symbol not found' .. n1 pid 88: Test failure",
     ),
     "lines that say nothing": ("mpirun: a process failed\n-----------\n", "mpirun: a process failed"),
     "controls": ("own.py: \x1b[31mred\x1b[0m\x07 \x00and\tblue", "own.py: red and blue"),
@@ -455,6 +484,18 @@ def test_the_last_output_of_a_program_is_the_sentence_with_which_it_ended(
     text: str, sentence: str
 ) -> None:
     assert last_output(text.splitlines()) == LAST_OUTPUT + sentence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "libibverbs: Warning: no userspace device-specific driver found for uverbs0",
+        "/x/ops.py:12: FutureWarning: `autocast(args...)` is deprecated.\n  with autocast():",
+        "INFO:root:step 3 of 40",
+    ],
+)
+def test_a_warning_is_no_last_output(line: str) -> None:
+    assert last_output([*line.splitlines(), ""]) == ""
 
 
 FROM = "\n\nThe above exception was the direct cause of the following exception:\n\n"
@@ -509,6 +550,17 @@ def test_only_what_the_start_of_a_program_needs_is_certain_to_fail_again(
     """What a function imports, or a file of data, other configurations may not need."""
     found = diagnose(text)
     assert found and found.is_of_start == is_of_start
+
+
+def test_of_ranks_with_known_causes_that_of_the_first_one_counts() -> None:
+    lines = ["[rank0]: step 1", "[rank5]: " + CAUSES["disk"][0], "[rank0]: " + CAUSES["python"][0]]
+    assert (found := diagnose("\n".join(lines))) and found.kind == "disk_full"
+
+
+def test_the_condition_of_a_check_in_a_kernel_is_shown() -> None:
+    line = "x.cu:11: f: block: [6,0,0], thread: [12,0,0] Assertion `i < n` failed."
+    found = diagnose(f"{line}\nRuntimeError: CUDA error: device-side assert triggered\n")
+    assert found and (found.kind, found.line) == ("device_assert", line)
 
 
 def test_of_several_ranks_an_unknown_exception_explains_what_others_wait_for() -> None:
