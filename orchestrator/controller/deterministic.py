@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from orchestrator.controller.root_cause import find_failure
+from orchestrator.controller.root_cause import find_failure, may_pass
 from orchestrator.errors import DataError, OrchError
 from orchestrator.logs import is_named
 from orchestrator.logs.failures import LAST_OUTPUT
@@ -102,6 +102,7 @@ def deterministic_failure(
         len(endings) == _REPEATED
         and len(set(endings)) == 1
         and not any(other.is_good for other in alike)
+        and not may_pass(result.error, directory)
     ):
         reason = f"the last {_REPEATED} runs of this configuration failed in the same way"
         return DeterministicFailure(run.run_id, run.spec.framework, run.spec, reason, is_crash)

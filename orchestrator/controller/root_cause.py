@@ -125,6 +125,16 @@ def find_failure(error: OrchError, run: RunDir) -> Failure | None:
     return _diagnosis(read_last_words(error, run), run)
 
 
+def may_pass(error: OrchError, run: RunDir) -> bool:
+    """Return whether the logs of a run show for its error only what another process, a network or a
+    scheduler did.
+    """
+    failure = diagnose(read_last_words(error, run).text)
+    if failure and failure.is_consequence:
+        return is_consequence(error.cause)
+    return failure is not None and failure.may_pass
+
+
 def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) -> Iterator[Death]:
     """Yield the ranks that were ended by the stop of the run and whose last lines show an
     independent cause.

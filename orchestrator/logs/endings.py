@@ -64,6 +64,7 @@ _OF_OTHERS = (
     "wandb: ",
     "Exception ignored in",
     "Exception in ",
+    "Child process with PID ",
 )
 """How a line begins that is no part of the message above it."""
 _AFTER = (BOX, ENTRY, GLOG, LAUNCHER, PROCESS)

@@ -28,6 +28,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
 
 from orchestrator.grouping import group_pairs
 from orchestrator.logs.endings import Form, Line, nccl_sentence, read_endings
@@ -47,6 +48,8 @@ _ANY_DEPTH = 1 << 30
 _ELSEWHERE = "ended_elsewhere"
 _NCCL = "nccl_system_error"
 _NOTHING = ""
+_LAUNCHER = re.compile(r"[\w.]{0,80}\b(?:ChildFailedError|CalledProcessError):")
+"""Exceptions of launchers, the last word of theirs."""
 _WHAT = re.compile(r"\s{1,9}what\(\):\s{0,9}")
 
 _Find = Callable[[str], KnownFailure | None]
@@ -59,7 +62,7 @@ class Failure:
 
     ``weight`` as in `orchestrator.logs.known_failure`: a cause weighs most, a consequence least.
     ``is_end``: the line is part of what ended the process. ``is_of_start``: every program that
-    starts in the same way fails so.
+    starts in the same way fails so. ``may_pass``: no property of the program.
     """
 
     kind: str
@@ -69,6 +72,7 @@ class Failure:
     weight: int
     is_end: bool = False
     is_of_start: bool = False
+    may_pass: bool = False
 
     @property
     def is_consequence(self) -> bool:
@@ -169,12 +173,11 @@ def is_silent(lines: Sequence[str]) -> bool:
     about processes that have ended."""
     find = cache(_known_in)
     read = read_endings(lines, lambda texts: _is_elsewhere(texts, find))
-    shown = [line for line in read if line.place != Place.HARMLESS and has_words(line.text)]
-    forms = {line.form for line in shown if line.form is not None}
+    said = [line for line in read if _is_said(line) and HEADER not in line.text]
+    shown = list(takewhile(lambda line: not _LAUNCHER.match(line.text), said))
     statements = group_pairs((line.statement, line.text) for line in shown)
     single = [[text] for text in statements.pop(0, ())]
-    is_launcher = forms <= {Form.BOX, Form.LAUNCHER}
-    return is_launcher and all(
+    return not any(line.form == Form.EXCEPTION for line in shown) and all(
         _is_elsewhere(texts, find) for texts in [*statements.values(), *single]
     )
 
@@ -255,7 +258,16 @@ def _heaviest(
             is_end = line.place == Place.END
             shown = _shorten(line.text.strip())
             is_of_start = row.is_of_start and not line.is_running
-            found = Failure(row.kind, row.cause, row.remedy, shown, row.weight, is_end, is_of_start)
+            found = Failure(
+                row.kind,
+                row.cause,
+                row.remedy,
+                shown,
+                row.weight,
+                is_end,
+                is_of_start,
+                row.may_pass,
+            )
     return found
 
 

@@ -153,6 +153,7 @@ GPU = (
         r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate|XLA:TPU compile)",
         "Out of memory error on GPU",
         "\\bCUDA allocation failed",
+        r"\bcuda\w{0,12}(?:Malloc|Alloc)\w{0,12}\b.{0,80}\bout of memory",
         _number(2),
         unless="the caller indicates that this is not a failure",
     ),

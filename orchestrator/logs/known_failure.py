@@ -34,6 +34,8 @@ class KnownFailure:
     explains: frozenset[str] = frozenset()
     # Every program that starts in the same way fails so.
     is_of_start: bool = False
+    # It is what another process, a network or a scheduler did, and no property of the program.
+    may_pass: bool = False
     # Text in lower case, of which a line that matches has one: a search for it is much faster.
     literals: tuple[str, ...] = ("",)
 
@@ -104,6 +106,7 @@ def define_failure(
     is_often_harmless: bool = False,
     explains: tuple[str, ...] = (),
     is_of_start: bool = False,
+    may_pass: bool = False,
 ) -> KnownFailure:
     """Return a row of the table; a line must match one of the patterns in ``words``, in any case."""
     return KnownFailure(
@@ -116,5 +119,6 @@ def define_failure(
         is_often_harmless,
         frozenset(explains),
         is_of_start,
+        may_pass,
         tuple(chain.from_iterable(map(literals_of, words))),
     )

@@ -41,6 +41,7 @@ TIME_LIMITS = (
         "see sinfo -R, and exclude the node of the line",
         r"srun: error: Node failure on",
         "DUE TO NODE FAILURE",
+        may_pass=True,
     ),
     define_failure(
         "slurm_launch",
@@ -54,6 +55,7 @@ TIME_LIMITS = (
         "see sacct -j of the job: it was cancelled or preempted",
         r"\*\*\* (?:JOB|STEP) .{0,120} CANCELLED AT ",
         weight=SYMPTOM,
+        may_pass=True,
     ),
     define_failure(
         "slurm_request",
@@ -75,6 +77,7 @@ NETWORK = (
         "Could not start gRPC server",
         r"Port [0-9]{1,5} conflict",
         is_often_harmless=True,
+        may_pass=True,
     ),
     define_failure(
         "no_interface",
@@ -117,6 +120,7 @@ NETWORK = (
         "check ibstat and dmesg on the node of the line, its cable and its switch",
         r"Got async (?:fatal )?event ?: (?:port error|device fatal|local catastrophic)",
         "IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL)",
+        may_pass=True,
     ),
     define_failure(
         "queue_pair",
@@ -215,6 +219,7 @@ NETWORK = (
         "see whether the node of the line still runs, whether the daemon was killed there, and the network between them",
         "has lost communication with a remote daemon",
         weight=SYMPTOM,
+        may_pass=True,
     ),
     define_failure(
         "collective_timeout",
@@ -237,6 +242,7 @@ NETWORK = (
         "is stalled for longer than [0-9]{1,9} seconds",
         unless="PjRT_Client_Connect",
         weight=SYMPTOM,
+        may_pass=True,
     ),
     define_failure(
         "link_retries",
@@ -245,6 +251,7 @@ NETWORK = (
         r"Got completion .{0,200}(?:status=12\b|error 12\b|IBV_WC_RETRY_EXC_ERR)",
         "transport retry count(?:er)? exceeded",
         weight=SYMPTOM,
+        may_pass=True,
     ),
     define_failure(
         "no_rendezvous",
@@ -257,6 +264,7 @@ NETWORK = (
         "connection to TCPStore timed out",
         r"Barrier timed out\b.{0,40}PjRT_Client_Connect",
         weight=SYMPTOM,
+        may_pass=True,
     ),
     define_failure(
         "no_route",
@@ -305,7 +313,8 @@ NETWORK = (
         r"\bUNAVAILABLE: ",
         r"Sending process group signal|Sending process [0-9]{1,9} closing signal",
         r"SignalException: Process [0-9]{1,9} got signal",
-        r"received (?:death )?signal.{0,20}SIGTERM",
+        r"received (?:death )?signal.{0,20}SIGTERM|Received SIGTERM: 15|\bSIGTERMException\b",
+        "Child process with PID [0-9]{1,9} terminated with code",
         r"peer .{0,60}(?:is gone|went away)",
         "Aborted by peer",
         r"mpirun has exited due to|exited on signal [0-9]{1,2}\b",
@@ -326,6 +335,7 @@ NETWORK = (
         r"srun: error: .{0,80}: Exited with exit code|BAD TERMINATION OF ONE OF YOUR",
         r"total processes failed to start",
         weight=CONSEQUENCE,
+        may_pass=True,
     ),
     # After the consequences: NCCL names a lost peer a remote error, behind the general words.
     define_failure(

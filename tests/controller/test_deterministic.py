@@ -307,6 +307,28 @@ def test_what_is_no_property_of_the_program_is_no_deterministic_failure(
     assert deterministic_failure(rig.first, rig.run(), [failed, failed], [failed, failed])
 
 
+@pytest.mark.parametrize(
+    ("said", "cause", "counts"),
+    [
+        ("RuntimeError: [x.cc:53] Connection closed by peer [10.11.0.3]:391", "last output: Connection closed by peer", False),
+        ("RuntimeError: Timed out waiting 60000ms for recv operation", "a collective operation timed out; see", False),
+        ("RuntimeError: address already in use (EADDRINUSE)", "a port that the program needs is in use; find", False),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "the GPU had no memory left; lower", True),
+        ("ValueError: 3 heads", "last output: ValueError: 3 heads", True),
+        ("own.py: no data\nChildFailedError: own.py FAILED", "last output: own.py: no data", True),
+    ],
+)  # fmt: skip
+def test_what_another_process_or_the_network_did_twice_is_tried_again(
+    rig: FakeBench, said: str, cause: str, counts: bool
+) -> None:
+    run = rig.run()
+    run.log_path("a", "rank-1.err").write_text(f"{said}\n")
+    error = RunError("rank 1 ended with exit code 1", kind="rank_failed", host="a", cause=cause)
+    failed = RunResult(rig.first.run_id, 1, rig.spec, False, "failed", error=error)
+    found = deterministic_failure(rig.first, run, [failed, failed], [failed, failed])
+    assert (found is not None) == counts
+
+
 def test_what_programs_say_at_their_end_makes_no_two_failures_of_one(rig: FakeBench) -> None:
     """It may name a rank, a host or a port of one run."""
 

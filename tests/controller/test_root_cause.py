@@ -153,6 +153,19 @@ def test_what_waited_for_a_rank_or_lost_it_is_not_named_before_it(
 
 BOX = "-" * 74
 ABORT = f"{BOX}\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n{BOX}\n"
+TORCHRUN = """E0801 13:23:20.0 3297 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1)
+Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  exitcode  : 1 (pid: 4412)
+============================================================
+"""
 SAID = "step 1 loss 2.3\nERROR: the data set has 3 classes, the model 1000\n"
 WARNING = "libibverbs: Warning: no userspace device-specific driver found for uverbs0\n"
 
@@ -161,12 +174,13 @@ WARNING = "libibverbs: Warning: no userspace device-specific driver found for uv
     ("stem", "err", "out", "cause"),
     [
         ("node", ABORT, SAID, "ERROR: the data set has 3 classes, the model 1000"),
+        ("node", TORCHRUN, SAID, "ERROR: the data set has 3 classes, the model 1000"),
         ("rank-0", WARNING, SAID, "ERROR: the data set has 3 classes, the model 1000"),
         ("rank-0", "own.py: no data\n", SAID, "own.py: no data"),
         ("rank-0", f"{COMPLAINT}{WARNING}", SAID, COMPLAINT.strip()),
         ("rank-0", WARNING, "step 1 loss 2.3\n", ""),
     ],
-    ids=["a launcher's", "a warning", "its own word", "a consequence", "usual output"],
+    ids=["mpirun's", "torchrun's", "a warning", "its own word", "a consequence", "usual output"],
 )
 def test_the_standard_output_has_the_cause_where_the_standard_error_has_no_word_of_the_program(
     tmp_path: Path, stem: str, err: str, out: str, cause: str
