@@ -43,6 +43,7 @@ from orchestrator.logs.line_forms import (
     PROCESS,
     PYTHON_WARNING,
     RANK_TAG,
+    STAMP,
     WHAT,
     Place,
     has_words,
@@ -127,6 +128,8 @@ def read_endings(
     traceback that does more than that is the end, and what follows it.
     """
     shown = [_cut(line) for line in lines[-_LINES:]]
+    if all(STAMP.match(line) for line in shown if line):
+        shown = [STAMP.sub("", line, count=1) for line in shown]
     prefixes = tuple(_find_prefixes(shown))
     tags = _rank_tags(shown, prefixes)
     numbers = group_pairs((rank, number) for number, (rank, _) in enumerate(tags))

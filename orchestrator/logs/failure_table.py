@@ -181,6 +181,14 @@ _FILES = (
         explains=("launcher_daemon", "cuda_library"),
         is_of_start=True,
     ),
+    # A part of cuDNN is loaded at its first use: other models may not use it.
+    define_failure(
+        "missing_library",
+        "a shared library is missing",
+        "install it, or put its folder into LD_LIBRARY_PATH under env: in the inventory",
+        "Could not load library libcud",
+        is_often_harmless=True,
+    ),
     define_failure(
         "missing_library",
         "a shared library is missing",

@@ -20,6 +20,8 @@ RANK_TAG = re.compile(
     r"|(?:\w{3} \w{3} [ 0-9]{2} [0-9:]{8} [0-9]{4})?"
     r"(?P<timed>\[(?:[^\[\]\s]{1,200}@)?(?:[0-9]{1,9},)?[0-9]{1,9}\]<std(?:out|err|diag)>):? ?"
 )
+# The time that an engine of containers writes before every line.
+STAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\.[0-9]{3,9}Z (?:std(?:out|err) [FP] )?")
 # The margin of an exception group, and the lines between its exceptions.
 GROUP_MARGIN = re.compile(
     r"^\s{2,80}(?:\| ?|\+ (?=Exception Group Traceback)|\+-(?:\+-)?-{9,20} [0-9.]{1,6} -{10,20}"
@@ -88,12 +90,21 @@ _HARMLESS = re.compile(
     r"|\bretry(?:ing)?\b(?! (?:count|failed|limit))|\btry(?:ing)? again\b"
     r"|\battempt [0-9]{1,9} ?(?:of|/)|\bfall(?:ing|s)? ?back\b|\bskipp(?:ed|ing)\b"
     r"|\bcontinuing\b|\bnon-?fatal\b|\bnot fatal\b|\bharmless\b|\boptional\b|\bdisabl(?:ed|ing)\b"
-    r"|\bRUST_BACKTRACE=|^wandb: ",
+    r"|\bRUST_BACKTRACE=|^wandb: |^NCCL version [0-9]",
     re.IGNORECASE,
 )
 _HARMLESS_LITERALS = (
     *("warn", "ignor", "info", "debug", "trace", "retry", "again", "attempt", "back", "skip"),
-    *("continuing", "fatal", "harmless", "optional", "disabl", "rust_backtrace", "wandb: "),
+    *(
+        "continuing",
+        "fatal",
+        "harmless",
+        "optional",
+        "disabl",
+        "rust_backtrace",
+        "wandb: ",
+        "nccl version",
+    ),
 )
 """One of these is in each line that `_HARMLESS` matches: a search for them is much faster."""
 # Python's warnings end with the line of source that warned, which is indented.

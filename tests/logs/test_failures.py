@@ -453,6 +453,12 @@ SAID = {
         "[default3]:[rank11]:     net(x)\n[default3]:[rank11]: TypeError: 3 heads\n",
         "TypeError: 3 heads",
     ),
+    "a traceback with the times of a container": (
+        "2026-08-01T10:00:00.123456789Z stderr F Traceback (most recent call last):\n"
+        "2026-08-01T10:00:00.123456790Z stderr F   File \"t.py\", line 8, in main\n"
+        "2026-08-01T10:00:00.123456791Z stderr F ZeroDivisionError: division by zero",
+        "ZeroDivisionError: division by zero",
+    ),
     "an error before the usage": (
         "libnuma: Warning: node argument 1 is out of range\n\n<1> is invalid\nusage: numactl [--all | -a]\n"
         "                [--show]\n<nodes> is a list of node numbers",
@@ -492,6 +498,7 @@ def test_the_last_output_of_a_program_is_the_sentence_with_which_it_ended(
         "libibverbs: Warning: no userspace device-specific driver found for uverbs0",
         "/x/ops.py:12: FutureWarning: `autocast(args...)` is deprecated.\n  with autocast():",
         "INFO:root:step 3 of 40",
+        "NCCL version 2.21.5+cuda12.4",
     ],
 )
 def test_a_warning_is_no_last_output(line: str) -> None:
@@ -542,6 +549,10 @@ MISSING = "ModuleNotFoundError: No module named 'apex'\n"
         (f"{HEADER}{MODULE}{FUNCTION}{MODULE}{MISSING}", False),
         (f"{HEADER}{MODULE}FileNotFoundError: [Errno 2] No such file or directory: '/d/x'", False),
         ("python3: can't open file '/w/t.py': [Errno 2] No such file or directory", True),
+        (
+            "Could not load library libcudnn_cnn_infer.so.8. Error: libnvrtc.so: cannot open shared object file",
+            False,
+        ),
     ],
 )
 def test_only_what_the_start_of_a_program_needs_is_certain_to_fail_again(
