@@ -49,7 +49,7 @@ NARROW = [
 ]
 
 
-@pytest.mark.parametrize(("width", "expected"), [(1000, WIDE), (80, NARROW)])
+@pytest.mark.parametrize(("width", "expected"), [(156, WIDE), (80, NARROW)])
 def test_a_terminal_shows_a_table_with_its_baseline_hardware_and_footnotes(
     summary: Summary, width: int, expected: list[str]
 ) -> None:
