@@ -16,6 +16,8 @@ from typing import Any
 from orchestrator import lab as labs
 from orchestrator.lab import Lab, machine
 from orchestrator.plan.framework import run_path
+from orchestrator.record.project import Project
+from orchestrator.record.submission import submissions
 from tests.support import forked, judge
 from tests.support.commands import inherited_environment
 from tests.support.judge import Proc
@@ -151,8 +153,8 @@ class Controller:
 
     @property
     def submitted(self) -> list[str]:
-        """The benches that have a job, but for records that are being written."""
-        return [path.stem for path in self.project.glob(".orch/jobs/*.json")]
+        """The benches that have a job."""
+        return [one.bench_id for one in submissions(Project(self.project))]
 
     def manifest(self) -> dict[str, Any]:
         """The manifest of the newest bench's last run."""

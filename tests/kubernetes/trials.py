@@ -118,6 +118,10 @@ class Trial:
         assert code == 0, told
         return told
 
+    def submitted(self) -> list[str]:
+        """Return the benches that have a job."""
+        return [path.stem for path in self.project.glob(".orch/jobs/*.json")]
+
     def running(self, *words: str) -> subprocess.Popen[str]:
         """Start a bench and return once a run of it has begun."""
         process = self.start(*words)
@@ -191,7 +195,7 @@ def cancelled(trial: Trial) -> str:
     process.kill()
     trial.end(process)
     time.sleep(random.uniform(0, 10))
-    (bench,) = [path.stem for path in trial.project.glob(".orch/jobs/*.json")]
+    (bench,) = trial.submitted()
     return trial.orch("cancel", bench)
 
 
@@ -289,10 +293,10 @@ def never_there(trial: Trial) -> str:
 def given_up(trial: Trial) -> str:
     """Ctrl-C, or kill -9 and cancel, while the pods wait."""
     process = trial.start(*SHORT, "--kubernetes", "image=localhost/orch/node:1,cpus=9")
-    while not list(trial.project.glob(".orch/jobs/*.json")):
+    while not trial.submitted():
         time.sleep(0.05)
     time.sleep(random.uniform(0, 4))
-    (bench,) = [path.stem for path in trial.project.glob(".orch/jobs/*.json")]
+    (bench,) = trial.submitted()
     if random.random() < 0.5:
         process.send_signal(signal.SIGINT)
         code, told = trial.end(process)
