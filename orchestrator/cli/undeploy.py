@@ -165,8 +165,8 @@ def _rests(answers: Mapping[str, dict[str, Any]]) -> list[str]:
 
 
 def _name_leftovers(names: Sequence[str]) -> str:
-    """Return the names of what remains; the lock files of checks are counted, as they
-    go by themselves.
+    """Return the names of what remains; the lock files of checks are counted, as they go by
+    themselves.
     """
     locks = [name for name in names if name.startswith(".capture-")]
     words = [name for name in names if name not in locks]

@@ -145,8 +145,8 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
 
     That is its last exception, with all that it says; what NCCL gives as its last error; what a C++
     exception says; a fatal line, the first sentence of a box of mpirun or an error that the program
-    printed; or else its last line that is not indented and no warning. ``exceptions_only``: not that line, as of usual output,
-    which says nothing of the end.
+    printed; or else its last line that is not indented and no warning. ``exceptions_only``: not
+    that line, as of usual output, which says nothing of the end.
     """
     find = cache(_known_in)
     read = read_endings(lines, lambda texts: _is_elsewhere(texts, find))

@@ -95,16 +95,8 @@ _HARMLESS = re.compile(
 )
 _HARMLESS_LITERALS = (
     *("warn", "ignor", "info", "debug", "trace", "retry", "again", "attempt", "back", "skip"),
-    *(
-        "continuing",
-        "fatal",
-        "harmless",
-        "optional",
-        "disabl",
-        "rust_backtrace",
-        "wandb: ",
-        "nccl version",
-    ),
+    *("continuing", "fatal", "harmless", "optional", "disabl", "rust_backtrace", "wandb: "),
+    "nccl version",
 )
 """One of these is in each line that `_HARMLESS` matches: a search for them is much faster."""
 # Python's warnings end with the line of source that warned, which is indented.

@@ -33,8 +33,11 @@ _DEFAULTED = (
     "nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps", "timeout_s",
 )  # fmt: skip
 """Fields of a spec that a framework may have defaults for."""
-EXTRA_CHOICES = ("container", "cpu_binding")
-"""Choices of a run for which no framework has a default: fields of a spec, empty if nobody chose."""
+CELL_CHOICES = ("cpu_binding",)
+EXTRA_CHOICES = ("container", *CELL_CHOICES)
+"""Choices of a run for which no framework has a default: fields of a spec, empty if nobody chose.
+Cells of a bench may differ in ``CELL_CHOICES``; all share one container.
+"""
 _OPTIONAL = ("env", "follows", *EXTRA_CHOICES, "hosts")
 _MOST = 1 << 40
 """Counts above this are refused; a framework folder and a published table allow no larger ones
@@ -120,13 +123,11 @@ class RunSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options and variables by name, and extra choices and the hosts if the experiment is about
-        them; without the container, which all runs of a bench share.
+        """Options and variables by name, and the other choices of a cell and the hosts if the
+        experiment is about them.
         """
         settings = {**self.options, **self.env}
-        for name in EXTRA_CHOICES:
-            if name != "container" and (value := getattr(self, name)):
-                settings[name] = value
+        settings |= {name: value for name in CELL_CHOICES if (value := getattr(self, name))}
         if self.hosts:
             settings["hosts"] = ",".join(self.hosts)
         return settings

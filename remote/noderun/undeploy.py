@@ -110,8 +110,8 @@ def remove_set(root, folder):
 
 
 def remove_empty(root, own):
-    """Remove the folders that have become empty, lock files of checks that are over, and with the last
-    node the work directory.
+    """Remove the folders that have become empty, lock files of checks that are over, and with the
+    last node the work directory.
     """
     nodes = os.path.join(root, "nodes")
     for folder in (os.path.join(own, "runs"), own, nodes):

@@ -25,7 +25,7 @@ from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.option_values import as_written
 from orchestrator.plan.placement import place
-from orchestrator.plan.spec import EXTRA_CHOICES, resolve
+from orchestrator.plan.spec import CELL_CHOICES, EXTRA_CHOICES, resolve
 from orchestrator.plan.variables import check_variable
 from orchestrator.record import BenchDir
 from orchestrator.record.manifest import read_manifest
@@ -33,7 +33,6 @@ from orchestrator.results import Cell
 
 _FIELDS = ("dtype", "batch_size", "loader", "steps", "warmup_steps")
 _KEPT = ("nodes", "gpus", *_FIELDS, "timeout_s")
-_EXTRA = tuple(name for name in EXTRA_CHOICES if name != "container")
 _CODE = "its content is not recorded, only its digest; both sides run today's version"
 _WHY = {
     "container": "all runs of a bench use one container; both sides run in A's",
@@ -46,7 +45,7 @@ _WHY = {
 _OTHERWISE = "no option sets it"
 _NO_PART = ("node_runner", "orch", "inventory", "command", "timeout_s", "metric", "step")
 """Fields that take no part in a step, or follow from listed ones."""
-_LISTED = (*_NO_PART, *_FIELDS, *_EXTRA, "options", "env", "hosts")
+_LISTED = (*_NO_PART, *_FIELDS, *CELL_CHOICES, "options", "env", "hosts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +202,7 @@ def _spec(
             raise ConfigError(message, where="A, B", hint="orch compare shows how they differ")
     values = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
     values |= {
-        name: (getattr(before, name) or None, getattr(after, name) or None) for name in _EXTRA
+        name: (getattr(before, name) or None, getattr(after, name) or None) for name in CELL_CHOICES
     }
     for name in dict.fromkeys([*before.options, *after.options]):
         option = framework.options.get(name)
