@@ -95,11 +95,15 @@ def _is_folder(path: Path) -> bool:
 
 
 def new_bench_id() -> str:
-    """Return the name of a bench that is planned now: the time, and four hexadecimal digits of the
+    """Return the name of a bench that is planned now: the time, and six hexadecimal digits of the
     second's fraction, so that names sort by time: the latest bench is the last one.
+
+    Six digits are 60 ns: of benches that a script starts at the same time, two were planned within
+    the 15 us of four digits.
     """
-    now_s = time.time()
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now_s))}-{int(now_s % 1 * 65536):04x}"
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    fraction = (nanoseconds << 24) // 10**9
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(seconds))}-{fraction:06x}"
 
 
 def new_seed() -> int:

@@ -21,8 +21,8 @@ from tests.support import faults, judge
 
 
 def temporaries(trial: Trial, node: str) -> list[str]:
-    """Return what a transfer has left under a temporary name on a node."""
-    return on_node(trial.lab, node, "find ~/small ~/.orch-node -name '*.tmp'", check=False).split()
+    """Return what a transfer to the small disk of a node has left there under a temporary name."""
+    return on_node(trial.lab, node, "find ~/small -name '*.tmp'").split()
 
 
 @row("S1", "a node's disk is full at push, and in mid-run", limit_s=120)
