@@ -36,21 +36,20 @@ _MAX_DIFFERENCES = 50
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One fact that is not the same on all nodes. ``expected`` is the most frequent value;
-    ``deviating`` has the other values, each with its hosts.
+    """One fact that is not the same on all nodes. ``expected`` is the most frequent value, which
+    ``agreeing`` hosts have; ``deviating`` has the other values, each with its hosts.
 
-    ``agreeing`` is the number of nodes that have ``expected``. If two values are equally frequent,
-    the first node's is taken.
+    If two values are equally frequent, the first node's is taken.
     """
 
     fact: str
     expected: str
-    agreeing: int
+    agreeing: tuple[str, ...]
     deviating: tuple[tuple[str, tuple[str, ...]], ...]
 
     def __str__(self) -> str:
         """Return the difference as one line, with hosts folded."""
-        others = f"{self.agreeing} others" if self.agreeing > 1 else "the other"
+        others = f"{len(self.agreeing)} others" if len(self.agreeing) > 1 else "the other"
         return "; ".join(
             f"{fold(hosts)} {'differ' if len(hosts) > 1 else 'differs'} from {others} in "
             f"{self.fact} ({value} against {self.expected})"
@@ -61,12 +60,25 @@ class Difference:
 def differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[Difference, ...]:
     """Return the facts that are not the same on all hosts, in their order. They are those that
     preflight captures.
+
+    A host that has an error in place of a part, such as a framework whose probe failed, is not
+    compared in that part: a check says what failed.
     """
     flat = {host: dict(_leaves("", value, 0)) for host, value in facts.items()}
+    failed = {
+        host: {
+            name for name, part in value.items() if isinstance(part, Mapping) and part.get("error")
+        }
+        for host, value in facts.items()
+    }
     names = list(dict.fromkeys(name for values in flat.values() for name in values))
     found = []
     for name in names:
-        difference = _compare(name, {host: values.get(name) for host, values in flat.items()})
+        part = name.partition(".")[0]
+        difference = _compare(
+            name,
+            {host: values.get(name) for host, values in flat.items() if part not in failed[host]},
+        )
         if difference:
             found.append(difference)
     return tuple(found[:_MAX_DIFFERENCES])
@@ -122,11 +134,7 @@ def fold_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """
     lines = []
     for difference in differences(facts):
-        odd = {host for _, hosts in difference.deviating for host in hosts}
-        sides = [
-            (difference.expected, tuple(host for host in facts if host not in odd)),
-            *difference.deviating,
-        ]
+        sides = [(difference.expected, difference.agreeing), *difference.deviating]
         lines.append(
             " · ".join(f"{fold(hosts)}: {difference.fact} {value}" for value, hosts in sides)
         )
@@ -141,9 +149,10 @@ def _compare(name: str, values: Mapping[str, str | None]) -> Difference | None:
     if len(counts) < 2:
         return None
     expected = max(counts, key=lambda value: counts[value])  # on a tie, the first value
-    groups = group_pairs((value, host) for host, value in words.items() if value != expected)
+    groups = group_pairs((value, host) for host, value in words.items())
+    agreeing = tuple(groups.pop(expected))
     deviating = tuple((_shorten(value), tuple(hosts)) for value, hosts in groups.items())
-    return Difference(name, _shorten(expected), counts[expected], deviating)
+    return Difference(name, _shorten(expected), agreeing, deviating)
 
 
 def same_sizes(words: Mapping[str, str]) -> dict[str, str]:

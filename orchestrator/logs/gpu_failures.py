@@ -243,8 +243,8 @@ GPU = (
     define_failure(
         "cuda_library",
         "cuDNN or cuBLAS could not be started",
-        "most often the GPU had no memory left for it: see nvidia-smi, and TF_FORCE_GPU_ALLOW_GROWTH: true under env: in the"
-        " inventory; or its version does not fit the driver or the framework",
+        "most often the GPU had no memory left for it: see nvidia-smi, and with TensorFlow TF_FORCE_GPU_ALLOW_GROWTH: true"
+        " under env: in the inventory; or its version does not fit the driver or the framework",
         "CU(?:DNN|BLAS)_STATUS_(?:INTERNAL_ERROR|NOT_INITIALIZED)",
         "cuDNN failed to initialize",
         "DNN library (?:initialization failed|is not found)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.checks.differences import differences, sentences
+from orchestrator.checks.differences import differences, fold_differences, sentences
 
 
 def facts(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -49,7 +49,9 @@ def test_hosts_that_deviate_together_are_folded_and_those_that_deviate_apart_are
     found = differences(
         facts(node2={"kernel": "6.8"}, node3={"kernel": "6.8"}, node4={"kernel": "5.4"})
     )
-    assert [(each.fact, each.expected, each.agreeing) for each in found] == [("kernel", "6.8", 2)]
+    assert [(each.fact, each.expected, each.agreeing) for each in found] == [
+        ("kernel", "6.8", ("node2", "node3"))
+    ]
     three = differences(facts(node3={"kernel": "6.8"}, node4={"kernel": "6.8"}))
     assert str(three[0]) == "node[3-4] differ from 2 others in kernel (6.8 against 6.1.0)"
 
@@ -84,3 +86,19 @@ def test_hostile_facts_are_compared_and_cut_short() -> None:
     odd = facts(node2={"kernel": "k" * 10**6, "deep": deep, "list": [1, {"a": 2}], "none": None})
     assert all(len(line) < 2000 for line in sentences(odd)) and sentences(odd)
     assert len(differences({"a": {str(n): n for n in range(1000)}, "b": {}})) == 50
+
+
+def test_a_host_whose_probe_failed_is_not_compared_in_what_the_probe_tells() -> None:
+    version = {"torch": "2.13.0", "cuda": "13.0"}
+    facts: dict[str, dict[str, Any]] = {
+        "n1": {
+            "kernel": "6.1",
+            "framework": {"error": "ModuleNotFoundError: No module named torch"},
+        },
+        "n2": {"kernel": "6.1", "framework": version},
+        "n3": {"kernel": "6.8", "framework": version | {"torch": "2.12.0"}},
+    }
+    assert fold_differences(facts) == (
+        "n[1-2]: kernel 6.1 · n3: kernel 6.8",
+        "n2: framework.torch 2.13.0 · n3: framework.torch 2.12.0",
+    )
