@@ -32,13 +32,15 @@ from orchestrator.transport.slurm import job_of
 # of it. It skips lines up to the end of
 # `LEADER`: a start-up file that reads from standard input may consume some of these, and nothing
 # else. The alarm ends it if the controller has vanished silently, which the ssh server may not
-# notice for hours. It compiles part by part (`bundle.BOUNDARY` is byte 12), because a process keeps
-# the memory that the compiler needed: 12 MB for all parts at once instead of 5, in the runner and
-# again in the supervisor. The third word of a part is its file's name.
+# notice for hours. Parts (`bundle.BOUNDARY` is byte 12) are compiled one by one, because a process
+# keeps the memory that the compiler needed: 12 MB for all parts at once instead of 5, in the runner
+# and again in the supervisor. The third word of a part is its file's name.
 _BOOT = (
     "import signal,sys;signal.alarm(60);list(zip(range(99),iter(sys.stdin.buffer.readline,bytes([35,10]))));"
-    "list(map(lambda part:exec(compile(part,part.split()[2],exec.__name__),globals()),"
-    "sys.stdin.buffer.read(int(sys.argv[1])).split(bytes([12]))))"
+    "waiting=dict((part.split()[2][8:-3].decode(),part)for part in sys.stdin.buffer.read(int(sys.argv[1])).split(bytes([12])));"
+    "load_part=lambda name:[exec(compile(part,part.split()[2],exec.__name__),globals())"
+    "for part in[waiting.pop(name,None)]if part];"
+    "load_part(next(iter(waiting)))"
 )
 LEADER = b"\n" * 16 + b"#\n"
 _PIECE_LIMIT, _PACKED_LIMIT = 1 << 24, 1 << 20

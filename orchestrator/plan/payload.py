@@ -20,7 +20,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
-from orchestrator.plan.bundle import bundle
+from orchestrator.plan.bundle import bundle, bundle_on_demand
 
 SKIPPED = "__pycache__"
 """The folders of Python's bytecode, which is neither sent nor part of a folder's digest."""
@@ -204,9 +204,17 @@ def node_program(part: str) -> bytes:
     return bundle(find_folder("remote") / "noderun", part)
 
 
+@cache
+def booted_program(part: str) -> bytes:
+    """Return the source of a program of the node's side that is sent to a boot program instead of
+    being written as a file.
+    """
+    return bundle_on_demand(find_folder("remote") / "noderun", part)
+
+
 def runner_source() -> bytes:
     """Return the source of the node runner, which is sent before the first request to it."""
-    return node_program("serve")
+    return booted_program("serve")
 
 
 def rank_source() -> bytes:

@@ -11,8 +11,8 @@ one part only, and parts import each other only by
 1. From standard input of an ssh channel, so that nothing has to be installed first: the source,
    then one JSON request line
    ``{"op": …, "nonce": …}``. The answer starts with the line ``ORCH <nonce>``, which separates it from the output of login
-   scripts, and continues with JSON lines; a line with ``"bytes": n`` is followed by n raw bytes. Operations: the table in
-   ``serve``.
+   scripts, and continues with JSON lines; a line with ``"bytes": n`` is followed by n raw bytes. Operations: ``find_operation``
+   in ``serve``.
 2. As a fork of itself: the supervisor, ``orch-supervisor`` in a process list, one per run and node.
    Detached from ssh, it holds
    the node's name, starts the launch script at the agreed instant, reaps all its descendants, and writes ``exit.json``. It
@@ -29,8 +29,9 @@ start at the same moment.
 Preflight starts ``container_probe`` in a container, and ``orch check --audit`` runs ``host_audit``.
 ``node_test`` is for nodes without a controller: ``orch accept sentinel`` writes it as a file.
 
-Modules that only some requests need are imported inside those requests: every request on every node
-starts this program anew.
+Modules that only some requests need are imported inside those requests, and so are parts: a request
+on a new connection starts this program anew. Where it is sent to a connection, a part is compiled
+when it is first imported.
 
 Only processes with a verified identity are signalled: descendants of the supervisor, members of the
 control group that it created for the run (where it is allowed to), and processes whose environment

@@ -9,7 +9,6 @@ import sys
 import time
 
 from noderun.channel import reply, write_bytes
-from noderun.examine import examine
 from noderun.files import (
     CHUNK,
     TAIL_BYTES,
@@ -35,7 +34,6 @@ from noderun.runs import (
     sweep,
 )
 from noderun.sampler import SAMPLES
-from noderun.spawner import start_by
 from noderun.unverified import find_unverified_runs
 
 MOST_LISTED = 256
@@ -62,6 +60,8 @@ def op_line(request):
     """
     directory = run_directory(request)
     if request["start"]:
+        from noderun.spawner import start_by
+
         start_by(request.get("job"), directory, request.get("wait_s", 10))
     os.listdir(directory)  # raises the system's error if there is no such directory
     deadline = time.monotonic() + request.get("wait_s", 10)
@@ -230,6 +230,8 @@ def op_status(request):
 
 def op_examine(request):
     """Report what every rank of a run does on this node; nothing is stopped for it."""
+    from noderun.examine import examine
+
     owned = sorted(belonging(own_directory(request), request["run"]))
     reply(report=examine(run_directory(request), owned))
 
@@ -315,3 +317,16 @@ def op_program(request):
         stream[-TAIL_BYTES:].decode("utf-8", "replace") for stream in (done.stdout, done.stderr)
     ]
     reply(code=done.returncode, out=texts[0], err=texts[1])
+
+
+OPERATIONS_ON_RUNS = {
+    "drop": op_drop,
+    "examine": op_examine,
+    "left": op_left,
+    "line": op_line,
+    "program": op_program,
+    "recent": op_recent,
+    "status": op_status,
+    "stop": op_stop,
+    "tail": op_tail,
+}

@@ -7,40 +7,33 @@ import signal
 import sys
 
 from noderun.channel import reply
-from noderun.facts import op_facts
 from noderun.files import Refused, why
 from noderun.processes import in_step
-from noderun.requests import (
-    op_drop,
-    op_examine,
-    op_left,
-    op_line,
-    op_program,
-    op_recent,
-    op_status,
-    op_stop,
-    op_tail,
-)
-from noderun.spawner import op_spawn
-from noderun.transfer import op_get, op_put
-from noderun.undeploy import op_undeploy
 
-OPERATIONS = {
-    "drop": op_drop,
-    "examine": op_examine,
-    "facts": op_facts,
-    "get": op_get,
-    "left": op_left,
-    "line": op_line,
-    "program": op_program,
-    "put": op_put,
-    "recent": op_recent,
-    "spawn": op_spawn,
-    "status": op_status,
-    "stop": op_stop,
-    "tail": op_tail,
-    "undeploy": op_undeploy,
-}
+
+def find_operation(name):
+    """Return the function of an operation. Its part is loaded by the first request for it, as every
+    connection starts this program anew, and most need few parts.
+    """
+    if name in ("get", "put"):
+        from noderun.transfer import op_get, op_put
+
+        return op_get if name == "get" else op_put
+    if name == "facts":
+        from noderun.facts import op_facts
+
+        return op_facts
+    if name == "spawn":
+        from noderun.spawner import op_spawn
+
+        return op_spawn
+    if name == "undeploy":
+        from noderun.undeploy import op_undeploy
+
+        return op_undeploy
+    from noderun.requests import OPERATIONS_ON_RUNS
+
+    return OPERATIONS_ON_RUNS[name]
 
 
 def serve_main():
@@ -60,7 +53,7 @@ def serve_main():
         sys.stdout.buffer.write(b"ORCH " + request["nonce"].encode() + b"\n")
         sys.stdout.buffer.flush()
         try:
-            OPERATIONS[request["op"]](request)
+            find_operation(request["op"])(request)
         except Refused as refusal:
             reply(
                 error=refusal.fields

@@ -10,13 +10,15 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.nodes.node import LEADER, boot_arguments
-from orchestrator.plan.bundle import bundle, parts
+from orchestrator.plan.bundle import BOUNDARY, bundle, bundle_on_demand, parts
 from orchestrator.plan.payload import (
+    booted_program,
     node_program,
     probe_source,
     rank_source,
@@ -27,12 +29,14 @@ from tests.support.judge import LIMIT_S
 from tests.support.machine import old_interpreters, python_name
 
 FOLDER = Path(__file__).parents[2] / "remote" / "noderun"
-BUNDLES = {
+BOOTED: dict[str, Callable[[], bytes]] = {
     "serve": runner_source,
+    "host_audit": lambda: booted_program("host_audit"),
+}
+FILES: dict[str, Callable[[], bytes]] = {
     "rank": rank_source,
     "container_probe": probe_source,
     "telemetry": telemetry_source,
-    "host_audit": lambda: node_program("host_audit"),
     "node_test": lambda: node_program("node_test"),
 }
 
@@ -72,7 +76,7 @@ def imports_of_parts(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
 
 
 def test_every_part_travels_in_one_of_the_bundles() -> None:
-    travelling = {name for entry in BUNDLES for name in parts(FOLDER, entry)}
+    travelling = {name for entry in FILES | BOOTED for name in parts(FOLDER, entry)}
     assert travelling == {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
 
 
@@ -81,7 +85,7 @@ def test_no_name_is_defined_in_two_parts() -> None:
     assert len(counts) > 100 and [name for name, count in counts.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("entry", BUNDLES)
+@pytest.mark.parametrize("entry", FILES)
 def test_a_part_comes_after_all_that_it_imports(entry: str) -> None:
     earlier: set[str] = set()
     for name in parts(FOLDER, entry):
@@ -91,15 +95,22 @@ def test_a_part_comes_after_all_that_it_imports(entry: str) -> None:
                 f"{name}.py:{node.lineno}"
             )
             assert node.module.removeprefix("noderun.") in earlier, f"{name}.py:{node.lineno}"
-            assert not [alias for alias in node.names if alias.asname or alias.name == "*"], (
-                f"{name}.py:{node.lineno}"
-            )
         earlier.add(name)
 
 
-@pytest.mark.parametrize("entry", BUNDLES)
+@pytest.mark.parametrize("name", [path.stem for path in sorted(FOLDER.glob("*.py"))])
+def test_a_part_imports_names_of_others_under_these_names(name: str) -> None:
+    tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    for node in imports_of_parts(tree):
+        assert isinstance(node, ast.ImportFrom) and node.module, f"{name}.py:{node.lineno}"
+        assert not [alias for alias in node.names if alias.asname or alias.name == "*"], (
+            f"{name}.py:{node.lineno}"
+        )
+
+
+@pytest.mark.parametrize("entry", FILES | BOOTED)
 def test_a_bundle_is_python_3_6_and_imports_nothing_of_ours(entry: str) -> None:
-    tree = ast.parse(BUNDLES[entry](), feature_version=(3, 6))
+    tree = ast.parse((FILES | BOOTED)[entry](), feature_version=(3, 6))
     assert imports_of_parts(tree) == []
     defined = Counter(
         node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
@@ -144,6 +155,31 @@ def test_imports_over_several_lines_are_left_out_and_the_rest_stays_as_it_is(
         check=True,
     )
     assert done.stdout == "1 from noderun.b import x\n"
+
+
+def test_a_part_is_loaded_once_when_it_is_needed_and_its_lines_keep_their_file(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.py").write_text('print("a")\nONE = 1\n')
+    (tmp_path / "b.py").write_text(
+        'from noderun.a import ONE\n\nprint("b", ONE)\n\ndef two():\n    raise ValueError(ONE)\n'
+    )
+    (tmp_path / "c.py").write_text('print("c")\n')
+    (tmp_path / "d.py").write_text(
+        "from noderun.a import ONE\n\nprint(ONE)\n\ndef ask(of):\n    if of == 3:\n"
+        "        from noderun.c import three\n    from noderun.b import (\n        two,\n    )\n\n    two()\n\nask(2)\n"
+    )
+    text = bundle_on_demand(tmp_path, "d")
+    assert len(text.split(BOUNDARY)) == 4
+    done = subprocess.run(
+        [sys.executable, *boot_arguments(text)],
+        input=LEADER + text,
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.stdout == b"a\n1\nb 1\n"
+    assert b'File "noderun/b.py", line 8, in two\nValueError: 1' in done.stderr
 
 
 @pytest.mark.parametrize("python", old_interpreters(), ids=python_name)

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.framework import run_path
 from orchestrator.plan.payload import rank_source, runner_source
 from tests.support import judge
 from tests.support.judge import LIMIT_S
 
-BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 NEEDS_ROOT = pytest.mark.skipif(
     os.geteuid() != 0, reason="mounting and giving files away need root"
 )
@@ -150,7 +150,7 @@ class Machine:
     def call(self, op: str, **request: Any) -> Line:
         """Start one operation; the answer's mark is taken off."""
         source = runner_source()
-        argv = [self.python, "-I", "-S", "-u", "-c", BOOT, str(len(source))]
+        argv = [self.python, *boot_arguments(source)]
         process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -167,7 +167,7 @@ class Machine:
         line = Line(process)
         self.lines.append(line)
         header = {"root": str(self.root), "node": self.name, **request, "op": op, "nonce": "n0nce"}
-        line.send(source + json.dumps(header).encode() + b"\n")
+        line.send(LEADER + source + json.dumps(header).encode() + b"\n")
         assert line.read(len(b"ORCH n0nce\n")) == b"ORCH n0nce\n"
         return line
 

@@ -22,7 +22,7 @@ from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each_or_raise
 from orchestrator.nodes.node import LEADER, boot_arguments
-from orchestrator.plan.payload import node_program
+from orchestrator.plan.payload import booted_program
 
 _MARK = b"ORCH-AUDIT "
 _LOOK_S = 120
@@ -59,7 +59,7 @@ def judge_host(host: Host, facts: Mapping[str, NodeFacts], report: HostReport) -
 def _look(cluster: Cluster, name: str) -> dict[str, Any]:
     """Run the program of the audit on a node, and return its answer."""
     node = cluster.nodes[name]
-    program = node_program("host_audit")
+    program = booted_program("host_audit")
     files = [node.host.env[key] for key in _FILES if key in node.host.env]
     request = json.dumps({"files": files}).encode() + b"\n"
     done = node.transport.run(

@@ -25,7 +25,7 @@ from orchestrator.features.audit.catalogue import CATALOGUE
 from orchestrator.features.audit.nccl import known_variables
 from orchestrator.inventory import Host
 from orchestrator.nodes.node import LEADER, boot_arguments
-from orchestrator.plan.payload import node_program
+from orchestrator.plan.payload import booted_program
 from tests.support.check_tables import assert_table
 from tests.support.cli_project import Project
 from tests.support.commands import orch
@@ -350,7 +350,7 @@ def test_whatever_a_node_sends_the_rest_is_judged(value: Any, tmp_path: Path) ->
 
 def test_the_program_that_travels_audits_this_machine() -> None:
     """As it is sent: after whatever a login prints, on standard input, with its request."""
-    program = node_program("host_audit")
+    program = booted_program("host_audit")
     done = subprocess.run(
         [sys.executable, *boot_arguments(program)],
         input=LEADER + program + b'{"files": ["/etc/hostname", "/nowhere"]}\n',

@@ -22,7 +22,6 @@ from orchestrator.plan.framework import run_path
 from orchestrator.plan.payload import runner_source
 from tests.support.judge import LIMIT_S
 from tests.support.machine import (
-    BOOT,
     NEEDS_ROOT,
     RUN,
     SLEEP,
@@ -297,7 +296,7 @@ def test_a_log_goes_out_as_well_where_the_kernel_does_not_hand_it_over(
     content = os.urandom(3 << 20)
     with_log(machine, content)
     source = runner_source()
-    argv = [machine.python, "-I", "-S", "-u", "-c", BOOT, str(len(source))]
+    argv = [machine.python, *boot_arguments(source)]
     request = {
         "root": str(machine.root),
         "node": machine.name,
@@ -310,7 +309,9 @@ def test_a_log_goes_out_as_well_where_the_kernel_does_not_hand_it_over(
     with (tmp_path / "said").open(
         "ab"
     ) as appended:  # sendfile(2) refuses a file that is open for appending
-        subprocess.run(argv, input=source + header, stdout=appended, timeout=LIMIT_S, check=True)
+        subprocess.run(
+            argv, input=LEADER + source + header, stdout=appended, timeout=LIMIT_S, check=True
+        )
     line = Line(
         subprocess.Popen(
             ["tail", "-n", "+2", tmp_path / "said"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
