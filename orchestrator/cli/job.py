@@ -13,7 +13,7 @@ import typer
 from orchestrator.cli.options import say
 from orchestrator.cli.signals import handle_signals
 from orchestrator.engines.listing import NAMES, open_engine, renew, write_hosts
-from orchestrator.errors import Interrupted, OrchError, RunError
+from orchestrator.errors import ConfigError, Interrupted, OrchError, RunError
 from orchestrator.inventory import fold
 from orchestrator.plan.option_values import shortest
 from orchestrator.record import Project
@@ -22,7 +22,7 @@ from orchestrator.record.submission import forget, submission, submissions, subm
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.engines.protocol import Engine, Request
+    from orchestrator.engines.protocol import Engine, JobState, Request
     from orchestrator.record.bench_record import BenchRecord
     from orchestrator.record.submission import Submission
 
@@ -77,14 +77,9 @@ def _wait(engine: Engine, request: Request, job: str, until: float) -> str:
     shown, looks, where = "", 0, f"{engine.name}: job {job}"
     begin = time.monotonic()
     while True:
-        state = _answer(engine.look, request, job)
-        if state is None:
-            raise RunError("it is no longer known", kind="interrupted", where=where)
+        state = _look_at(engine, request, job)
         if state.is_ready:
             return ""
-        if state.is_over:
-            message = f"expected it to run, got {state.words}"
-            raise RunError(message, kind="interrupted", where=where)
         if time.monotonic() > until:
             waited = shortest(request.wait_s)
             message = f"expected all of its hosts within {waited}, it is {state.words}"
@@ -101,6 +96,32 @@ def _wait(engine: Engine, request: Request, job: str, until: float) -> str:
             return rival
         time.sleep(_LOOK_S[min(looks, len(_LOOK_S) - 1)])
         looks += 1
+
+
+def _look_at(engine: Engine, request: Request, job: str) -> JobState:
+    """Return the state of a job. Raises RunError if it is over."""
+    state = _answer(engine.look, request, job)
+    where = f"{engine.name}: job {job}"
+    if state is None:
+        raise RunError("it is no longer known", kind="interrupted", where=where)
+    if state.is_over:
+        raise RunError(f"expected it to run, got {state.words}", kind="interrupted", where=where)
+    return state
+
+
+@contextmanager
+def listing_hosts(
+    project: Project, engine: Engine, bench_id: str, request: Request
+) -> Iterator[None]:
+    """Raise how the job of a bench has ended where its hosts cannot be listed because of that: it
+    may end as soon as all of it has begun.
+    """
+    try:
+        yield
+    except ConfigError:
+        if known := submission(project, bench_id):
+            _look_at(engine, request, known.job)
+        raise
 
 
 def _answer(ask: Callable[[Request, str], Answer], request: Request, job: str) -> Answer:
@@ -228,7 +249,8 @@ def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
             err=True,
         )
         source = allocate_job(project, engine, bench_id, request.on(hosts))
-    write_hosts(project, source, bench_id, say=say)
+    with listing_hosts(project, engine, bench_id, request):
+        write_hosts(project, source, bench_id, say=say)
 
 
 def print_orphan_jobs(project: Project) -> None:

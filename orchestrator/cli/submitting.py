@@ -64,14 +64,16 @@ def hosts_for(
     if dry_run:
         yield _expected(project, engine, job, bench_id, as_json)
         return
-    from orchestrator.cli.job import allocate_job, give_up, print_orphan_jobs
+    from orchestrator.cli.job import allocate_job, give_up, listing_hosts, print_orphan_jobs
 
     _refuse(check, project, option, job, devices)
     project.prepare()
     print_orphan_jobs(project)
     source = allocate_job(project, engine, bench_id, job)
     try:
-        yield select(source, "", bench_id, devices=devices)
+        with listing_hosts(project, engine, bench_id, job):
+            selection = select(source, "", bench_id, devices=devices)
+        yield selection
     except BaseException:
         give_up(project, bench_id)
         raise
