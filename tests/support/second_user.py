@@ -1,15 +1,11 @@
-"""A second user of this machine, as `useradd` makes one, and programs that are started as that
-user.
-"""
+"""A second user of this machine, and programs that are started as that user."""
 
 from __future__ import annotations
 
 import os
 import pwd
 import secrets
-import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,41 +26,38 @@ class Other:
 
 
 def missing() -> str:
-    """Return why no user can be made here; empty where one can."""
-    if os.geteuid() != 0:
-        return "making a user needs root"
-    return "" if shutil.which("useradd", path="/usr/sbin:/sbin") else "there is no useradd"
+    """Return why there can be no other user here; empty where there can be one."""
+    return "" if os.geteuid() == 0 else "being another user needs root"
 
 
 @contextmanager
 def second_user(*passwords: Path) -> Iterator[Other]:
-    """Have another user, who is also entered in these files of nodes with names of their own; all
+    """Have another user, who is entered in these files of nodes with names of their own; all
     processes of it end.
+
+    This machine's own /etc/passwd stays as it is: `useradd` replaces that file, and the kernel then
+    takes away what other namespaces have mounted over it, as servers of tests beside this one have.
     """
-    name = f"orch-{secrets.token_hex(4)}"
-    subprocess.run(
-        ["/usr/sbin/useradd", "--system", "--no-create-home", "--shell", "/bin/sh", name],
-        check=True,
-    )
+    name, number = f"orch-{secrets.token_hex(4)}", _unused_number()
+    before = {path: path.read_text() for path in passwords}
+    for path, text in before.items():
+        path.write_text(f"{text}{name}:x:{number}:65534::/:/bin/sh\n")  # in place: the node sees it
     try:
-        entry = pwd.getpwnam(name)
-        before = {path: path.read_text() for path in passwords}
-        for path, text in before.items():
-            path.write_text(
-                f"{text}{name}:x:{entry.pw_uid}:{entry.pw_gid}::/:/bin/sh\n"
-            )  # in place: the node sees this file
-        try:
-            yield Other(name, entry.pw_uid)
-        finally:
-            _end_all_of(entry.pw_uid)
-            for path, text in before.items():
-                path.write_text(text)
+        yield Other(name, number)
     finally:
-        subprocess.run(["/usr/sbin/userdel", name], check=True, capture_output=True)
+        _end_all_of(number)
+        for path, text in before.items():
+            path.write_text(text)
+
+
+def _unused_number() -> int:
+    """Return a number that no user has, of those that systemd leaves to users without a name."""
+    taken = {entry.pw_uid for entry in pwd.getpwall()}
+    return secrets.choice([number for number in range(61184, 65520) if number not in taken])
 
 
 def _end_all_of(number: int) -> None:
-    """Kill the processes of a user that was made here."""
+    """Kill the processes of a second user."""
 
     def living() -> list[int]:
         found = []
