@@ -13,7 +13,6 @@ that always differ are left out: names, clocks, and resources that are free or i
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,11 +144,10 @@ def _compare(name: str, values: Mapping[str, str | None]) -> Difference | None:
     words = {host: "nothing" if value is None else value for host, value in values.items()}
     if name.endswith("memory_bytes"):
         words = same_sizes(words)
-    counts = Counter(words.values())
-    if len(counts) < 2:
-        return None
-    expected = max(counts, key=lambda value: counts[value])  # on a tie, the first value
     groups = group_pairs((value, host) for host, value in words.items())
+    if len(groups) < 2:
+        return None
+    expected = max(groups, key=lambda value: len(groups[value]))  # on a tie, the first value
     agreeing = tuple(groups.pop(expected))
     deviating = tuple((_shorten(value), tuple(hosts)) for value, hosts in groups.items())
     return Difference(name, _shorten(expected), agreeing, deviating)
