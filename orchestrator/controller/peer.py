@@ -156,18 +156,22 @@ class Peer:
         """Count the node as lost since ``at``.
 
         That is no cause of the run's end if the node itself has told one before, such as a failed
-        disk. The ends of its ranks may be a consequence of what the node was lost for.
+        disk. The ends of its ranks may be a consequence of what the node was lost for. Of a node
+        that has been given up for its silence, the error explains that silence.
         """
+        if self.error:
+            self.explain(error)
+            return
         if all(kind == "rank_failed" for _, kind, _ in self.causes):
             self.blame(at, error.kind, error.message, stopped_at)
-        self.error = error  # last: the watch loop takes it as the end of this node
+        self.error = error
 
-    def explain(self, why: TransportError) -> None:
+    def explain(self, why: OrchError) -> None:
         """Tell what became of the node in place of its silence, or what could not be asked beside it."""
         silence = self.error
         if silence is None or silence.kind != "node_lost":
             return
-        if not why.is_final:
+        if not (isinstance(why, TransportError) and why.is_final):
             silence.hint = f"{silence.hint}; {why.message}"
             return
         why.run_id, why.phase = silence.run_id, silence.phase

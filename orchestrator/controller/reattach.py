@@ -9,7 +9,7 @@ controller that takes over a run from a dead one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -138,7 +138,7 @@ class Reattachment:
                     # The node was last itself when it last answered: ranks that lost their peer may
                     # have ended since then.
                     error.run_id, error.phase = self.run_id, "watch"
-                    self.peer.give_up(error, self.peer.alive_at, None)
+                    self._give_up(error, self.peer.alive_at)
                     return
                 if (
                     error.kind == "node_lost"
@@ -149,9 +149,9 @@ class Reattachment:
                 time.sleep(_PAUSE_S)
                 continue
             except OrchError as error:
-                self.peer.error = error
+                self._give_up(error, self.lost_at)
                 return
-            self.deliver({**line.hello, "event": "attached", "line": line, "at": time.monotonic()})
+            self._deliver("attached", {**line.hello, "line": line})
             return
 
     def _without_supervisor(self) -> bool:
@@ -161,25 +161,22 @@ class Reattachment:
         Return False if the search has to continue.
         """
         node = self.cluster.nodes[self.name]
+        place = {"host": self.name, "run_id": self.run_id, "phase": "watch"}
         try:
             left = left_behind(node, self.run_id, timeout_s=self.ask_s)
             if left is not None and left.alive:
                 return False  # it is alive but slow to answer; the next attempt may reach it
             if left is not None and left.record is not None:
-                self.deliver(
-                    {
-                        "event": "left_behind",
-                        "record": left.record,
-                        "line": self.peer.line,
-                        "at": time.monotonic(),
-                    }
-                )
+                self._deliver("left_behind", {"record": left.record})
                 return True
             if left is not None and left.boot_id and self.peer.boot_id not in ("", left.boot_id):
                 # After a reboot the recorded process ids are meaningless, and nothing is left to
                 # end. The node went down before its connection was lost: ranks that lost their peer
                 # may have ended in between, and are not the cause.
-                self._give_up("node_rebooted", "it rebooted during the run", self.peer.alive_at)
+                self._give_up(
+                    TransportError("it rebooted during the run", kind="node_rebooted", **place),
+                    self.peer.alive_at,
+                )
                 return True
             answer = node.ask(
                 "stop",
@@ -191,12 +188,12 @@ class Reattachment:
             remains = Leftovers.of(answer, self.name)
         except OrchError:
             return False
-        rest = remains.words or "its remaining ranks were ended"
-        self._give_up("node_lost", f"the node runner was killed; {rest}", self.lost_at)
+        message = f"the node runner was killed; {remains.words or 'its remaining ranks were ended'}"
+        self._give_up(RunError(message, kind="node_lost", **place), self.lost_at)
         return True
 
-    def _give_up(self, kind: str, message: str, at: float) -> None:
-        error = TransportError if kind == "node_rebooted" else RunError
-        self.peer.give_up(
-            error(message, kind=kind, host=self.name, run_id=self.run_id, phase="watch"), at, None
-        )
+    def _give_up(self, error: OrchError, since: float) -> None:
+        self._deliver("given_up", {"error": error, "since": since})
+
+    def _deliver(self, event: str, fields: Mapping[str, Any]) -> None:
+        self.deliver({"line": self.peer.line, **fields, "event": event, "at": time.monotonic()})

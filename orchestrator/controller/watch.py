@@ -347,7 +347,7 @@ class Watch:
                 return
 
     def _take(self, name: str, peer: Peer, event: Mapping[str, Any]) -> None:
-        if event["event"] != "lost":
+        if event["event"] not in ("lost", "given_up"):
             peer.heard(event["at"])
         try:
             self._dispatch(name, peer, event)
@@ -389,6 +389,8 @@ class Watch:
                 peer.error = refusal(event, name)
             case "lost":
                 self._lose_line(name, peer, event["error"])
+            case "given_up":
+                peer.give_up(event["error"], event["since"], None)
 
     def _take_wait(self, peer: Peer, mount: str, seconds: float) -> None:
         """Take which mount has not answered a node for how long, none if all its files can be read."""

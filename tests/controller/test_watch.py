@@ -157,6 +157,17 @@ def test_what_runs_a_silent_node_is_asked_for_its_fate_before_the_verdict(tmp_pa
     assert error and error.kind == "node_lost" and error.hint.endswith("Kubernetes does not answer")
 
 
+def test_a_node_given_up_for_its_silence_may_still_be_found_to_be_gone(rig: FakeBench) -> None:
+    """The search for it and the judge of its silence work at the same time: either may be first."""
+    watch = rig.launch().watch
+    peer = watch.peers["b"] = Peer("b", None, last_answer=4.0, spoke_at=4.0)
+    peer.give_up(TransportError("no sign of life", kind="node_lost", host="b"), 4.0, None)
+    gone = TransportError("pod b was deleted", kind="host_gone", host="b")
+    watch._take("b", peer, {"event": "given_up", "error": gone, "since": 4.0, "at": 9.0})
+    assert first_cause({"b": peer}, "a run") == ("lost", gone)
+    assert (gone.exit_code, peer.last_answer) == (3, 4.0)
+
+
 def test_a_silent_node_whose_server_greets_is_given_a_moment_more(tmp_path: Path) -> None:
     rig = FakeBench(
         tmp_path,
