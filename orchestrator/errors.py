@@ -22,7 +22,7 @@ that users fix a file or a cluster once, not ten times.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 EXIT_STATUS: Mapping[int, str] = {
@@ -239,3 +239,16 @@ def restore_error(value: Any, run_id: str) -> OrchError:
     if kind in DataError.kinds:
         return DataError(message, kind=kind, run_id=run_id, **fields)
     return RunError(message, kind=kind, run_id=run_id, **fields)
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the choice closest to ``word``, empty if none is close."""
+    from difflib import get_close_matches
+
+    by_letters = {
+        str(choice).lower(): str(choice) for choice in choices if str(choice) != str(word)
+    }
+    matches = get_close_matches(str(word).lower(), by_letters, 1)
+    if not matches:
+        return ""
+    return f"; did you mean {by_letters[matches[0]]!r}?"

@@ -32,7 +32,7 @@ OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 # The ground: modules directly in the package, on which all packages stand and which use only each
 # other.
 GROUND = {
-    "__init__", "__main__", "documents", "errors", "extras", "feature", "files", "grouping", "notes", "plural", "pool", "procs",
+    "__init__", "__main__", "documents", "errors", "extras", "feature", "files", "grouping", "notes", "options", "plural", "pool", "procs",
     "strictjson", "version", "yamlfile",
 }  # fmt: skip
 # Each package, and the packages that it may use besides the ground. Imports inside functions and
@@ -81,7 +81,7 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom leftovers node preflight",
     "plan": (
         "baselines bench command_line configurations containers environment expectations folders "
-        "framework measures option_values options payload placement planning published_schema render "
+        "framework measures option_values payload placement planning published_schema render "
         "request run_file run_schema scaffold scaling schedule schema schema_faults spec "
         "transformer trial variables"
     ),

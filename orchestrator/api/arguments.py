@@ -1,6 +1,6 @@
 """Arguments of `orchestrator.prepare` as the options of `orch bench` take them.
 
-The rows of `orchestrator.plan.options` say which there are, and what each takes.
+The rows of `orchestrator.options` say which there are, and what each takes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.options import OPTIONS, check_names, long_form
 from orchestrator.plan.option_values import as_written, quote
-from orchestrator.plan.options import OPTIONS, check_names, long_form
 
 Values = str | int | float | Sequence[str | int | float]
 """One value, or several, each of which makes configurations of its own. A text may list several, as

@@ -1,4 +1,4 @@
-"""The options of `orchestrator.prepare`, written from the rows of `orchestrator.plan.options`.
+"""The options of `orchestrator.prepare`, written from the rows of `orchestrator.options`.
 
 After a change of a row: ``ORCH_UPDATE_GOLDEN=1 pytest tests/api/test_options.py``.
 """

@@ -25,11 +25,11 @@ from orchestrator.api.prepare import (
 )
 from orchestrator.api.progress import Progress, write
 from orchestrator.api.selection import Selection, select, without_suspects
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import Redaction, nearest
+from orchestrator.errors import ConfigError, nearest
+from orchestrator.inventory import Redaction
+from orchestrator.options import select_plan_options
 from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.folders import framework_for, open_framework
-from orchestrator.plan.options import select_plan_options
 from orchestrator.plan.placement import used_hosts
 from orchestrator.plan.planning import check_measures
 from orchestrator.plan.request import request_of

@@ -49,9 +49,9 @@ def bench(
     """
     from orchestrator import yamlfile
     from orchestrator.api.prepare import prepare_bench
+    from orchestrator.options import select_plan_options
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
-    from orchestrator.plan.options import select_plan_options
     from orchestrator.plan.planning import check_measures, plan_bench
     from orchestrator.plan.request import request_of
     from orchestrator.plan.spec import skipped_words

@@ -73,7 +73,7 @@ class Command(typer.core.TyperCommand):
         if not any(getattr(param, "rich_help_panel", None) for param in self.params):
             super().format_options(ctx, formatter)
             return
-        from orchestrator.plan.options import GROUPS
+        from orchestrator.options import GROUPS
 
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *GROUPS)}
         for param in self.get_params(ctx):

@@ -188,8 +188,7 @@ def check(
 def _check_names(only: str) -> set[str]:
     """Return the names of the requested checks; an empty set stands for all."""
     from orchestrator.checks.catalogue import all_entries
-    from orchestrator.errors import ConfigError
-    from orchestrator.inventory import nearest
+    from orchestrator.errors import ConfigError, nearest
 
     chosen = words(only, "--only")
     names = tuple(entry.name for entry in all_entries()) if chosen else ()

@@ -1,4 +1,4 @@
-"""Options of a command line from the rows of `orchestrator.plan.options`.
+"""Options of a command line from the rows of `orchestrator.options`.
 
 A command that shares options with `orch bench` takes them as one argument, by name, and declares
 only its own:
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli import complete, connection_log
-from orchestrator.plan.options import OPTIONS, BenchOption, long_form
+from orchestrator.options import OPTIONS, BenchOption, long_form
 
 Given = Mapping[str, Any]
 """The options of a command by the names of their rows."""

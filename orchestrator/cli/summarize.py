@@ -217,8 +217,7 @@ def _check_rule(rule: str, bases: Sequence[Path]) -> None:
     """
     if rule in ("", OWN_RULES):
         return
-    from orchestrator.errors import ConfigError
-    from orchestrator.inventory import nearest
+    from orchestrator.errors import ConfigError, nearest
     from orchestrator.results.log_rules import log_rules
 
     by_folder = log_rules("--rule").rule_names(bases)

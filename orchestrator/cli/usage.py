@@ -66,7 +66,7 @@ def usage_error(error: Any) -> ConfigError:
             _describe_expected(error.message), where=name, hint="" if param is not None else listed
         )
     if found := _NO_COMMAND.match(error.message):
-        from orchestrator.inventory import nearest
+        from orchestrator.errors import nearest
 
         commands = error.ctx.command.commands if error.ctx else {}
         close = nearest(found[1], commands).removeprefix("; ")

@@ -5,7 +5,7 @@ files.
 """
 
 from orchestrator.inventory.hosts import REFERENCE, Host, Inventory, SshSettings, takes_references
-from orchestrator.inventory.hostset import expand, fold, in_order, is_loopback, is_path, nearest
+from orchestrator.inventory.hostset import expand, fold, in_order, is_loopback, is_path
 from orchestrator.inventory.read import open_inventory
 from orchestrator.inventory.secrets import NO_SECRETS, Redaction, public_vars, redaction
 from orchestrator.inventory.versions import meets
@@ -13,5 +13,5 @@ from orchestrator.inventory.versions import meets
 __all__ = [
     "NO_SECRETS", "REFERENCE", "Host", "Inventory", "Redaction", "SshSettings", "expand", "fold", "in_order", "is_loopback",
     "is_path",
-    "meets", "nearest", "open_inventory", "public_vars", "redaction", "takes_references",
+    "meets", "open_inventory", "public_vars", "redaction", "takes_references",
 ]  # fmt: skip

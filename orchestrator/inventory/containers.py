@@ -17,8 +17,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory.hostset import nearest
+from orchestrator.errors import ConfigError, nearest
 
 OBJECTS = ("docker", "podman")
 """Engines whose containers are objects of their own: with a name, labels, and processes that are

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.grouping import group_pairs
-from orchestrator.inventory.hostset import expand, fold, nearest
+from orchestrator.inventory.hostset import expand, fold
 from orchestrator.inventory.secrets import Redaction, keeps_secret, names_secret, redaction
 
 REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")

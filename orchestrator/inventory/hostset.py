@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from itertools import product
 from math import prod
 from types import MappingProxyType
 from typing import TypeAlias
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, nearest
 
 MAX_HOSTS = 10_000
 _MAX_NESTING = 50
@@ -174,17 +173,6 @@ def _same_padding(first: str, number: str) -> bool:
     if len(first) == len(number):
         return True
     return (first == "0" or not first.startswith("0")) and not number.startswith("0")
-
-
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the choice closest to ``word``, empty if none is close."""
-    by_letters = {
-        str(choice).lower(): str(choice) for choice in choices if str(choice) != str(word)
-    }
-    matches = get_close_matches(str(word).lower(), by_letters, 1)
-    if not matches:
-        return ""
-    return f"; did you mean {by_letters[matches[0]]!r}?"
 
 
 def alias_of(word: str) -> str:

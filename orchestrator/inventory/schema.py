@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn, Protocol
 
-from orchestrator.errors import ConfigError, Faults
+from orchestrator.errors import ConfigError, Faults, nearest
 from orchestrator.inventory.containers import check, check_whole, merge_values
 from orchestrator.inventory.hosts import TRANSPORTS, Host, Inventory, SshSettings
 from orchestrator.inventory.hostset import (
@@ -25,7 +25,6 @@ from orchestrator.inventory.hostset import (
     check_address,
     check_alias,
     expand,
-    nearest,
     same_machine_key,
 )
 from orchestrator.inventory.secrets import keeps_secret, public_vars

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.inventory.container_values import ContainerValues
 from orchestrator.inventory.devices import are_devices
 from orchestrator.inventory.fields import (
@@ -34,7 +34,6 @@ from orchestrator.inventory.fields import (
     whole,
 )
 from orchestrator.inventory.hosts import TRANSPORTS
-from orchestrator.inventory.hostset import nearest
 from orchestrator.inventory.versions import is_requirement
 
 KeyPath = tuple[str | int, ...]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host, nearest
+from orchestrator.errors import ConfigError, nearest
+from orchestrator.inventory import Host
 
 BINDINGS = ("none", "numa", "cores")
 """none: all CPUs of the node; numa: the CPUs of the rank's GPU's NUMA node; cores: the rank's own

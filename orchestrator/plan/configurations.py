@@ -11,10 +11,10 @@ from typing import Any
 from orchestrator.errors import ConfigError, raise_all
 from orchestrator.grouping import group_pairs
 from orchestrator.inventory import Host, fold
+from orchestrator.options import OPTIONS, long_form
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.matrix import Axis, axis, combine, names_of
-from orchestrator.plan.options import OPTIONS, long_form
 from orchestrator.plan.placement import ladder
 from orchestrator.plan.request import Request
 from orchestrator.plan.spec import RunSpec, Skipped, impossible, read_value, resolve

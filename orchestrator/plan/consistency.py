@@ -12,8 +12,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.inventory.reserved import PLACED, RESERVED
 from orchestrator.inventory.values import KeyPath, show_value
 from orchestrator.logs.steps import SPEEDS

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from orchestrator.errors import ConfigError, OrchError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, OrchError, nearest
 from orchestrator.plan.framework import Framework, payload_digest
 from orchestrator.plan.payload import (
     SKIPPED,

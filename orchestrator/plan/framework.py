@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.logs import LogGrammar
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
 from orchestrator.plan.transformer import Transformer, transformer_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.options import OPTIONS
 from orchestrator.plan.option_values import MOST_S, seconds, shortest
-from orchestrator.plan.options import OPTIONS
 
 _ABOVE_ZERO = 1e-3
 _SECONDS = {

@@ -10,8 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.inventory.values import KeyPath
 from orchestrator.logs import (
     DTYPES,

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.inventory.values import KeyPath
 from orchestrator.plan.measures import LANGUAGE_MODEL
 from orchestrator.plan.option_values import as_written

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.plan.bundle import bundle, bundle_on_demand
 
 SKIPPED = "__pycache__"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.inventory.values import KeyPath
 from orchestrator.logs.patterns import compile_pattern
 from orchestrator.plan.published_schema import (

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.options import OPTIONS, check_names, long_form, single_choices
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.option_values import assignments, numbers, words
 from orchestrator.plan.option_values import label as label_of
 from orchestrator.plan.option_values import shapes as shapes_of
-from orchestrator.plan.options import OPTIONS, check_names, long_form, single_choices
 from orchestrator.plan.run_file import RunFile, run_file_of
 from orchestrator.plan.variables import check_variable
 

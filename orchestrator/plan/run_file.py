@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError, raise_all
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest, raise_all
+from orchestrator.options import OPTIONS
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.matrix import Axis, axis
 from orchestrator.plan.option_values import label, shapes
-from orchestrator.plan.options import OPTIONS
 from orchestrator.plan.variables import check_variable
 
 if TYPE_CHECKING:

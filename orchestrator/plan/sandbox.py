@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest
 
 _OUTPUT_LIMIT = 1 << 20
 _LOOP_LIMIT = 1_000_000

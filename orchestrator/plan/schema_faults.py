@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.inventory.values import KeyPath, Where, show_value, unknown_key
 from orchestrator.plan import log_schema, schema
 from orchestrator.plan.published_schema import (

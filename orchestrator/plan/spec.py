@@ -13,17 +13,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.grouping import group_pairs
-from orchestrator.inventory import nearest
 from orchestrator.inventory.containers import check_choice
 from orchestrator.notes import Note
+from orchestrator.options import COUNTS
 from orchestrator.plan.binding import check_binding
 from orchestrator.plan.folders import folders_with
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.notes import SKIPPED
 from orchestrator.plan.option_values import as_written
-from orchestrator.plan.options import COUNTS
 from orchestrator.plan.scaling import Step, as_reported, check_ranks, step_of, with_global_batch
 from orchestrator.plural import plural
 

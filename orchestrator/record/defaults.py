@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ConfigError, raise_all
-from orchestrator.inventory import is_path, nearest
+from orchestrator.errors import ConfigError, nearest, raise_all
+from orchestrator.inventory import is_path
+from orchestrator.options import OPTIONS, DefaultKey
 from orchestrator.plan import Limits
 from orchestrator.plan.option_values import in_seconds, share
-from orchestrator.plan.options import OPTIONS, DefaultKey
 from orchestrator.plan.schedule import ORDERS
 
 PROJECT_FILE = "orch.yaml"

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from orchestrator.errors import ConfigError, OrchError, Regression, Undecided
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, OrchError, Regression, Undecided, nearest
 from orchestrator.notes import Note, as_note
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.expectations import Expectation, as_value

@@ -9,10 +9,10 @@ import pytest
 
 import orchestrator
 from orchestrator.api.arguments import ARGUMENTS
-from orchestrator.plan.options import OPTIONS, BenchOption
+from orchestrator.options import OPTIONS, BenchOption
 
 MODULE = Path(orchestrator.__file__).parent / "api" / "options.py"
-HEAD = '''"""The options of `orchestrator.prepare`, written from the rows of `orchestrator.plan.options`.
+HEAD = '''"""The options of `orchestrator.prepare`, written from the rows of `orchestrator.options`.
 
 After a change of a row: ``ORCH_UPDATE_GOLDEN=1 pytest tests/api/test_options.py``.
 """

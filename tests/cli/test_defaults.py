@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.cli.defaults import _key
-from orchestrator.plan.options import OPTIONS
+from orchestrator.options import OPTIONS
 from orchestrator.record.defaults import CHOICES, KEYS
 from tests.support.cli_project import Project
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.cli.main import GROUPS, MODULES, whole
-from orchestrator.plan.options import GROUPS as HEADINGS
-from orchestrator.plan.options import OPTIONS, check_names
+from orchestrator.options import GROUPS as HEADINGS
+from orchestrator.options import OPTIONS, check_names
 from tests.support.features import needs
 
 PROGRAM = whole()

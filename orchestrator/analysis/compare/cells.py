@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.option_values import as_written
 from orchestrator.results import Cell, Interval

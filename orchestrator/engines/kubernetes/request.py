@@ -22,8 +22,8 @@ from orchestrator.documents import Invalid, document_field, read
 from orchestrator.engines.kubernetes.client import Namespace
 from orchestrator.engines.kubernetes.hosts import JOB_LABEL, Pods, gpus_of
 from orchestrator.engines.kubernetes.pods import container_name
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host, nearest
+from orchestrator.errors import ConfigError, nearest
+from orchestrator.inventory import Host
 from orchestrator.plan.option_values import seconds
 
 IDLE_S = 120

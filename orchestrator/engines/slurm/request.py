@@ -27,8 +27,8 @@ from orchestrator.engines.slurm.options import (
     refuse_joined,
     refuse_misspelt,
 )
-from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host, expand, fold, nearest
+from orchestrator.errors import ConfigError, nearest
+from orchestrator.inventory import Host, expand, fold
 
 IDLE_S = 120
 """Seconds without a step after which the script lets the nodes go."""

@@ -19,7 +19,7 @@ from orchestrator.features.accept import sentinel
 from orchestrator.features.accept.completion import suites
 from orchestrator.features.accept.node_verdicts import remember
 from orchestrator.features.accept.suite_plan import SuitePlan, plan_suite, show
-from orchestrator.plan.options import FIRST, OUTPUT
+from orchestrator.options import FIRST, OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

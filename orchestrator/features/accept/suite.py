@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError, Faults, raise_all
-from orchestrator.inventory import nearest
+from orchestrator.errors import ConfigError, Faults, nearest, raise_all
 from orchestrator.plan.option_values import seconds, share, shortest
 from orchestrator.plan.run_file import run_file_of
 

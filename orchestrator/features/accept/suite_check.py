@@ -13,11 +13,11 @@ from pathlib import Path
 from orchestrator.api.prepare import check_variables
 from orchestrator.checks.catalogue import all_entries
 from orchestrator.checks.check import NAMES
-from orchestrator.errors import ConfigError, Faults, raise_all
+from orchestrator.errors import ConfigError, Faults, nearest, raise_all
 from orchestrator.features.accept.criteria import criteria_of
 from orchestrator.features.accept.stage_bench import ranks_of, request_for
 from orchestrator.features.accept.suite import Bar, Reference, Suite, SuiteStage, suite_of
-from orchestrator.inventory import Host, Inventory, nearest
+from orchestrator.inventory import Host, Inventory
 from orchestrator.plan.configurations import check_choices
 from orchestrator.plan.folders import FrameworkFolder, framework_for
 from orchestrator.plan.framework import Framework

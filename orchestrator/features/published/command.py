@@ -69,9 +69,8 @@ def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
     """Return the tables of a folder or file here, else of a framework. Raise ConfigError if
     there are none.
     """
-    from orchestrator.errors import ConfigError
+    from orchestrator.errors import ConfigError, nearest
     from orchestrator.features.published.folders import open_published, read_tables
-    from orchestrator.inventory import nearest
     from orchestrator.plan.folders import frameworks
 
     path = Path(name)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from orchestrator.errors import nearest
 from orchestrator.features.published.figures import Printing
 from orchestrator.features.published.language import (
     FIGURES,
@@ -19,7 +20,6 @@ from orchestrator.features.published.language import (
     Sizes,
 )
 from orchestrator.grouping import group_pairs
-from orchestrator.inventory import nearest
 from orchestrator.inventory.fields import Filled, Setting, Strict, Text, takes
 from orchestrator.inventory.values import KeyPath
 from orchestrator.plan.schema import TransformerEntry

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.features.published.lines import Line, Moment, lines_of, log_error
 from orchestrator.features.published.notes import OTHER_TIME_USED
 from orchestrator.features.published.run_size import Case
@@ -39,7 +39,6 @@ from orchestrator.features.published.windows import (
     steps_of,
     total_of,
 )
-from orchestrator.inventory import nearest
 from orchestrator.notes import Note
 from orchestrator.plan import Framework
 from orchestrator.plan.published_schema import CLOCKS, RATES, RuleEntry

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from orchestrator.errors import ConfigError, Faults
+from orchestrator.errors import ConfigError, Faults, nearest
 from orchestrator.features.published.language_schema import (
     LanguageModels,
     language_entry,
@@ -30,7 +30,6 @@ from orchestrator.features.published.tables import (
     PublishedFile,
     PublishedTable,
 )
-from orchestrator.inventory import nearest
 from orchestrator.inventory.fields import Filled, Setting, Strict, Text, takes, whole
 from orchestrator.inventory.values import KeyPath, show_key, show_value
 from orchestrator.plan.schema_faults import describe_fault, key_path

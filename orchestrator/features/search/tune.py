@@ -15,7 +15,7 @@ from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.option_rows import Given, takes
 from orchestrator.cli.options import open_frameworks, print_json, template_bases
 from orchestrator.cli.submitting import hosts_for
-from orchestrator.plan.options import OFTEN, OUTPUT, WHAT
+from orchestrator.options import OFTEN, OUTPUT, WHAT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,9 +96,9 @@ def tune(
     as --batch-size, is fixed and not searched.
     """
     from orchestrator.features.search.record import TuneRecord
+    from orchestrator.options import single_choices
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
-    from orchestrator.plan.options import single_choices
     from orchestrator.plan.placement import used_hosts
     from orchestrator.plan.planning import plan_bench
 

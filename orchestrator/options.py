@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.inventory import nearest
+from orchestrator.errors import nearest
 
 FIRST, WHAT, OFTEN, LIMITS, WHERE, OUTPUT = GROUPS = (
     "Needed first",
