@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import Any
 
 
@@ -75,7 +75,7 @@ class Feature:
 def features() -> dict[str, Feature]:
     """Return the features by the names of their folders."""
     folder = import_module("orchestrator.features")
-    names = sorted(entry.name for entry in iter_modules(folder.__path__) if entry.ispkg)
+    names = sorted(path.parent.name for path in Path(folder.__path__[0]).glob("*/__init__.py"))
     return {name: import_module(f"{folder.__name__}.{name}").FEATURE for name in names}
 
 

@@ -32,8 +32,8 @@ OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 # The ground: modules directly in the package, on which all packages stand and which use only each
 # other.
 GROUND = {
-    "__init__", "__main__", "documents", "errors", "extras", "feature", "files", "grouping", "notes", "options", "plural", "pool", "procs",
-    "strictjson", "version", "yamlfile",
+    "__init__", "__main__", "documents", "errors", "extras", "feature", "files", "grouping", "notes", "options", "plural",
+    "pool", "procs", "strictjson", "version", "yamlfile",
 }  # fmt: skip
 # Each package, and the packages that it may use besides the ground. Imports inside functions and
 # those for types count.
@@ -86,8 +86,8 @@ DOORS = {
         "transformer trial variables"
     ),
     "record": (
-        "archive archive_record bench_groups bench_parts bench_record borrow defaults evidence "
-        "folder_cache grammar_override journal manifest node_record node_states past_acceptance "
+        "archive archive_record bench_groups bench_parts bench_record borrow defaults deploys "
+        "evidence folder_cache grammar_override journal manifest node_record node_states past_acceptance "
         "pending_work project recorded_spec refusals removal rundir sealed signature state_file "
         "submission telemetry"
     ),

@@ -107,7 +107,7 @@ def recall_interfaces(plan: Bench, selection: Selection) -> dict[str, dict[str, 
     """Return what the last deploy saw of the hosts of a plan, with the interfaces that follow where
     the inventory names none, as preflight will find them among these hosts."""
     from orchestrator.checks.interfaces import with_interfaces
-    from orchestrator.nodes.deploy import recall_facts
+    from orchestrator.record.deploys import recall_facts
 
     hosts = used_hosts(plan.cells, selection.hosts)
     known = recall_facts(selection.project.deployed, selection.hosts)

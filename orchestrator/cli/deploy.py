@@ -66,8 +66,8 @@ def deploy(
     again only on nodes that have changed since the last deploy.
     """
     from orchestrator.inventory import fold
-    from orchestrator.nodes.deploy import Memory
     from orchestrator.nodes.deploy import deploy as deploy_to
+    from orchestrator.record.deploys import Memory
 
     folders = open_frameworks(words(framework, "--framework"), template_bases(templates))
     selection = select(hosts, exclude)

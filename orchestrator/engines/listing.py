@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from orchestrator.record import Project
     from orchestrator.record.bench_record import BenchRecord
 
-NAMES = ("slurm", "kubernetes")
+_SOURCES = {"slurm": re.compile(r"(slurm|srun)(:|$)"), "kubernetes": re.compile("pods:")}
+"""The engines, and how a value of ``--hosts`` that means hosts of one begins."""
+NAMES = tuple(_SOURCES)
 """The engines, each an option of ``orch bench``."""
 
 
@@ -35,7 +38,8 @@ def logs_go_with_job(record: BenchRecord) -> bool:
 
 def engine_of(source: str) -> Engine | None:
     """Return the engine whose hosts a value of ``--hosts`` means; None for another value."""
-    return next((one for one in map(open_engine, NAMES) if one.is_source(source)), None)
+    found = (name for name, beginning in _SOURCES.items() if beginning.match(source))
+    return next(map(open_engine, found), None)
 
 
 def write_hosts(

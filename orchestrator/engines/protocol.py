@@ -118,9 +118,6 @@ class Engine(Protocol):
     def source_here(self, hosts: Sequence[str]) -> str:
         """Return what ``--hosts`` calls the job that this process runs in, if it has these hosts."""
 
-    def is_source(self, source: str) -> bool:
-        """Whether a value of ``--hosts`` means hosts of this engine."""
-
     def write_hosts(
         self, project: Project, source: str, bench_id: str, base: Base, say: Say
     ) -> tuple[str, str]:

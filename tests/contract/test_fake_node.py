@@ -19,10 +19,11 @@ import pytest
 from orchestrator.errors import RunError, TransportError
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.collect import collect_host, left_behind
-from orchestrator.nodes.deploy import Deployed
+from orchestrator.nodes.deploy import is_unchanged
 from orchestrator.nodes.node import Node, Upload
 from orchestrator.plan.framework import run_path
 from orchestrator.plan.payload import rank_source, runner_source
+from orchestrator.record.deploys import Deployed
 from orchestrator.record.node_record import ExitRecord
 from orchestrator.record.rundir import RunDir
 from orchestrator.transport.ssh import Transport
@@ -415,8 +416,8 @@ def test_what_a_deploy_left_is_seen_to_stand_and_seen_to_have_changed(subject: S
     standing, root = answer["standing"], answer["facts"]["workdir"]
     paths = standing["paths"] or {"/": "0 0 0 0"}
     left = Deployed("k", root, sets, standing["machine"], paths, {}, 0.0)
-    assert left.holds(subject.node)
-    assert not replace(left, machine="another boot\n").holds(subject.node)
-    assert not replace(left, sets=sets | {"z": {"a": file.sha256}}).holds(subject.node)
+    assert is_unchanged(subject.node, left)
+    assert not is_unchanged(subject.node, replace(left, machine="another boot\n"))
+    assert not is_unchanged(subject.node, replace(left, sets=sets | {"z": {"a": file.sha256}}))
     subject.node.put([replace(file, content=b"b")], timeout_s=LIMIT_S)
-    assert not left.holds(subject.node)
+    assert not is_unchanged(subject.node, left)

@@ -25,13 +25,14 @@ from orchestrator.inventory import NO_SECRETS, redaction
 from orchestrator.nodes import cluster as clusters
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.conversation import Call, SupervisorLine
-from orchestrator.nodes.deploy import Deployed, stage_payload
+from orchestrator.nodes.deploy import is_unchanged, stage_payload
 from orchestrator.nodes.fanout import WIDTH, each
 from orchestrator.nodes.node import Node, Upload
 from orchestrator.plan.folders import FrameworkFolder, open_framework
 from orchestrator.plan.framework import Framework, run_path
 from orchestrator.plan.payload import runner_source
 from orchestrator.procs import cmdline, environ, snapshot
+from orchestrator.record.deploys import Deployed
 from orchestrator.transport import Trust
 from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Rig
@@ -324,7 +325,7 @@ def test_a_set_is_one_folder_whose_files_import_each_other_and_is_sent_once(node
         "models/net.py": b"import beside\nANSWER = beside.ANSWER + 1\n",
     }
     sent, deployed = stage(node, files)
-    assert sent == sum(map(len, files.values())) and deployed.holds(node)
+    assert sent == sum(map(len, files.values())) and is_unchanged(node, deployed)
     folder = folder_of(node, deployed)
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(
         files
@@ -334,7 +335,7 @@ def test_a_set_is_one_folder_whose_files_import_each_other_and_is_sent_once(node
         argv, cwd="/", capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert (done.stdout, done.stderr) == (f"{folder} 1 2\n", "")
-    assert stage(node, files)[0] == 0 and deployed.holds(node), (
+    assert stage(node, files)[0] == 0 and is_unchanged(node, deployed), (
         "what Python compiled beside it is no part of a set"
     )
 
@@ -344,14 +345,16 @@ def test_of_a_set_that_differs_in_one_file_only_that_file_is_sent(node: Node) ->
     assert sent == sum(map(len, PROGRAM.values()))
     changed = PROGRAM | {"models/net.py": b"c" * 70_000}
     sent, after = stage(node, changed)
-    assert sent == 70_000 and after.holds(node) and before.holds(node)
+    assert sent == 70_000 and is_unchanged(node, after) and is_unchanged(node, before)
     assert [(folder_of(node, after) / name).read_bytes() for name in changed] == list(
         changed.values()
     )
     (folder_of(node, before) / "train.py").write_bytes(b"x" * len(PROGRAM["train.py"]))
-    assert stage(node, changed)[0] == 0 and after.holds(node) and not before.holds(node), (
-        "the sets share no bytes"
-    )
+    assert (
+        stage(node, changed)[0] == 0
+        and is_unchanged(node, after)
+        and not is_unchanged(node, before)
+    ), "the sets share no bytes"
     sent, _ = stage(node, changed | {"models/net.py": b"d"})
     assert sent == 1, "one of the copies is as it was"
 
@@ -378,8 +381,8 @@ def test_half_a_set_is_never_taken_for_a_whole_one(
         with pytest.raises(OrchError):  # the runner is missed on sending, or in its answer
             stage(node, PROGRAM)
     assert [path.name for path in folder.iterdir() if path.suffix == ".py"] == ["train.py"]
-    assert not deployed.holds(node)
-    assert stage(node, PROGRAM)[0] == 75_000 and deployed.holds(node)
+    assert not is_unchanged(node, deployed)
+    assert stage(node, PROGRAM)[0] == 75_000 and is_unchanged(node, deployed)
 
 
 def test_controllers_that_stage_a_set_at_once_leave_it_whole(node: Node) -> None:
@@ -387,7 +390,7 @@ def test_controllers_that_stage_a_set_at_once_leave_it_whole(node: Node) -> None
     results, errors = each(range(6), lambda _: stage(node, PROGRAM))
     assert not errors
     _, deployed = results[0]
-    assert deployed.holds(node) and stage(node, PROGRAM)[0] == 0
+    assert is_unchanged(node, deployed) and stage(node, PROGRAM)[0] == 0
     folder = folder_of(node, deployed)
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(
         PROGRAM

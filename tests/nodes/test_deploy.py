@@ -12,9 +12,10 @@ import pytest
 
 from orchestrator.errors import Faults
 from orchestrator.inventory.hosts import Host
-from orchestrator.nodes.deploy import Memory, deploy, stage_payload
+from orchestrator.nodes.deploy import deploy, stage_payload
 from orchestrator.plan.folders import FrameworkFolder, open_framework
 from orchestrator.plan.framework import payload_path
+from orchestrator.record.deploys import Memory
 from tests.support.fake_node import FakeCluster, FakeNode
 
 FOLDER = open_framework("simulated")

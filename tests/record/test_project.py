@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
-from orchestrator.nodes.deploy import recall_facts
 from orchestrator.record import Project
+from orchestrator.record.deploys import recall_facts
 from orchestrator.record.submission import submissions
 
 

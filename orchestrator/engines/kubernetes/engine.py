@@ -196,10 +196,6 @@ class KubernetesEngine:
         """Return nothing: a pod that orch runs in has no others."""
         return ""
 
-    def is_source(self, source: str) -> bool:
-        """Whether it is ``pods:…``."""
-        return source.startswith(f"{WORD}:")
-
     def write_hosts(
         self, project: Project, source: str, bench_id: str, base: Base, say: Say
     ) -> tuple[str, str]:

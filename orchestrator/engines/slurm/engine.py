@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.engines.protocol import Base, JobState, Say
 from orchestrator.engines.slurm import client as slurm
-from orchestrator.engines.slurm.hosts import SOURCES, inventory_text, job_in, names_of
+from orchestrator.engines.slurm.hosts import SOURCES, inventory_text, names_of
 from orchestrator.engines.slurm.request import JobWanted, job_name, parse_job
 from orchestrator.errors import ConfigError, Interrupted, RunError
 from orchestrator.files import PROJECT_HINT, write_atomic
@@ -152,17 +152,13 @@ class SlurmEngine:
         is_whole = job is not None and job.state == "RUNNING" and not job.components
         return f"srun:{current}" if job and is_whole and set(hosts) <= set(names_of(job)) else ""
 
-    def is_source(self, source: str) -> bool:
-        """Whether it is ``slurm`` or ``srun``, with or without the number of a job."""
-        return job_in(source) is not None
-
     def write_hosts(
         self, project: Project, source: str, bench_id: str, base: Base, say: Say
     ) -> tuple[str, str]:
         """Write the hosts of a job. Raises ConfigError outside of a job, unless the source names one
         as in ``slurm:4711``.
         """
-        word, number = job_in(source) or ("", "")
+        word, _, number = source.partition(":")
         number = slurm.job_id(number, f"--hosts {source}") if number else slurm.here(os.environ)
         if not number:
             hint = f"start it with salloc or sbatch, name a job of yours (--hosts {word}:4711), or name an inventory"

@@ -19,17 +19,6 @@ SOURCES: Mapping[str, str] = {"slurm": "ssh", "srun": "srun"}
 """The sources that stand for the hosts of a job, and the transport of each."""
 
 
-def job_in(source: str) -> tuple[str, str] | None:
-    """Return the word and the number in ``slurm``, ``slurm:4711``, ``srun`` or ``srun:4711``; None
-    for another source.
-
-    >>> job_in("slurm"), job_in("srun:4711"), job_in("slurm1")
-    (('slurm', ''), ('srun', '4711'), None)
-    """
-    word, _, number = source.partition(":")
-    return (word, number) if word in SOURCES else None
-
-
 def names_of(job: Job) -> list[str]:
     """Return the hosts of a job that has begun.
 
