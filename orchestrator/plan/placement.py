@@ -125,7 +125,10 @@ def idle_gpus(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[str]:
             words.setdefault(
                 f"{host.gpus - most.get(host.name, 0)} of {host.gpus} GPUs", []
             ).append(host.name)
-    return [f"{text} of {fold(names)}" for text, names in words.items()]
+    return [
+        f"{text} of {'each of ' if len(names) > 1 else ''}{fold(names)}"
+        for text, names in words.items()
+    ]
 
 
 def _devices(host: Host, count: int) -> str:

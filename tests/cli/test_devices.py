@@ -55,7 +55,7 @@ def test_ranks_are_placed_on_the_devices_that_are_left(project: Project) -> None
 
 def test_cells_that_fit_run_where_counts_differ_and_the_idle_rest_is_said(project: Project) -> None:
     slots, said = planned(project, "--nodes", "1", "--gpus", "8")
-    assert slots == {"b": "0,1,2,3,4,5,6,7"} and "idle: 4 of 4 GPUs of a[1-2]" in said
+    assert slots == {"b": "0,1,2,3,4,5,6,7"} and "idle: 4 of 4 GPUs of each of a[1-2]" in said
     assert "idle" not in planned(project, "-x", "b")[1]
 
 

@@ -148,6 +148,7 @@ def _plan_stages(
     from orchestrator.errors import ConfigError
     from orchestrator.features.accept.stage_bench import bench_of
     from orchestrator.features.accept.suite import fit_stages
+    from orchestrator.plan.placement import idle_gpus
     from orchestrator.plan.spec import by_reason
 
     nodes = len(selection.hosts)
@@ -172,6 +173,9 @@ def _plan_stages(
     for stage, bench in planned:
         for reason, names in by_reason(bench.skipped if bench else ()).items():
             left_out[f"{stage.name}, {names}"] = reason
+    cells = [cell for _, bench in planned if bench for cell in bench.cells]
+    for gpus in idle_gpus(cells, selection.hosts) if cells else ():
+        left_out[gpus] = "hosts differ in size, and no stage uses these"
     return planned, left_out
 
 

@@ -82,6 +82,18 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(
     assert "left out: " in done.output and not (tmp_path / "runs").exists()
 
 
+def test_gpus_that_no_stage_uses_are_not_tested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = ["{address: 192.0.2.1, gpus: 8}", "{address: 192.0.2.2, gpus: 4}"]
+    inventory = f"schema: 1\nhosts: {{big: {hosts[0]}, small: {hosts[1]}}}\n"
+    (tmp_path / "cluster.yaml").write_text(inventory)
+    words = ("quick", "--hosts", str(tmp_path / "cluster.yaml"), "--dry-run")
+    done = orch(*words, project=tmp_path, monkeypatch=monkeypatch)
+    reason = "hosts differ in size, and no stage uses these"
+    assert f"  left out: 4 of 8 GPUs of big: {reason}\n" in done.output, done.output
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
