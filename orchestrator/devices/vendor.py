@@ -35,11 +35,13 @@ class Device:
     has_bf16: bool = True
 
     def rate(self, dtype: str) -> float | None:
-        """Return the most operations per second that a program can reach with a dtype, None for one
-        that does not determine the arithmetic: many programs compute fp32 in TF32 by default."""
+        """Return the most operations per second that a program can reach with a dtype; None if it is
+        not known, as for a dtype that does not determine the arithmetic. Many programs compute fp32
+        in TF32 by default.
+        """
         if dtype != "fp32":
             return self.peak({"amp": "fp16", "bf16": "fp16"}.get(dtype, dtype))
-        return max(self.fp32, self.tf32)
+        return max(self.fp32, self.tf32) or None
 
     def peak(self, dtype: str) -> float | None:
         """Return the peak of exactly this arithmetic, the divisor of an MFU; None if it is not

@@ -110,10 +110,11 @@ def test_a_file_and_its_row_add_a_vendor_on_the_node(tmp_path: Path) -> None:
     tool.write_text(f"#!/bin/sh\necho process {os.getpid()}\n")
     tool.chmod(0o700)
     sources = [bundle(folder, part).decode() for part in ("container_probe", "binding", "facts")]
-    code = "\n".join(source.split("if __name__")[0] for source in sources) + ASKED
+    program = tmp_path / "program.py"  # longer than an argument may be
+    program.write_text("\n".join(one.split("if __name__")[0] for one in sources) + ASKED)
 
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(tmp_path)],
+        [sys.executable, "-I", "-S", str(program), str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -4,12 +4,16 @@ with file, line and key.
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults
+from orchestrator.options import OPTIONS
 from orchestrator.plan.matrix import axis
 from orchestrator.plan.run_file import RunFile, run_file_of
+from orchestrator.plan.spec import RunSpec
 from tests.plan.mill_benches import KEYS, OF_INCLUDE
 
 
@@ -67,6 +71,18 @@ def test_the_place_of_a_value_is_known() -> None:
     assert found.places["dtype", "bf16"] == "choices.yaml:6: include[0].dtype"
 
 
+def test_every_key_is_a_choice_of_a_configuration_or_of_the_bench() -> None:
+    """Else it would be accepted and ignored."""
+    specs, files = ({each.name for each in fields(kind)} for kind in (RunSpec, RunFile))
+    known = {"bench": files, **dict.fromkeys(("list", "run", "all_runs"), specs)}
+    lost = {
+        row.run_file.key or name
+        for name, row in OPTIONS.items()
+        if row.run_file and (row.run_file.key or name) not in known[row.run_file.place]
+    }
+    assert lost == {"shape", "global_batch"}  # of which nodes, gpus and batch_size are made
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -85,9 +101,9 @@ def test_the_place_of_a_value_is_known() -> None:
         ("shape: 1n1g,4n8g\n",
          "choices.yaml:1: shape: expected a shape such as 4n8g, got '1n1g,4n8g'. several are a list: [1n1g, 4n8g]"),
         ("shape: 1n1g\nnodes: 2\n",
-         "choices.yaml:1: shape: expected shape alone, or ladder, or nodes and gpus, got shape, nodes"),
+         "choices.yaml:1: shape: expected shape alone, or ladder, or lists of nodes and gpus, got shape, nodes"),
         ("ladder: true\ngpus: [1, 2]\n",
-         "choices.yaml:1: ladder: expected shape alone, or ladder, or nodes and gpus, got ladder, gpus"),
+         "choices.yaml:1: ladder: expected shape alone, or ladder, or lists of nodes and gpus, got ladder, gpus"),
         ("ladder: 3\n", "choices.yaml:1: ladder: expected true or false, got 3"),
         ("steps:\n", "choices.yaml:1: steps: expected a whole number, got None"),
         ("steps: [9, 8]\n", "choices.yaml:1: steps: expected a whole number, got [9, 8]"),
