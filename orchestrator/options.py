@@ -185,7 +185,7 @@ OPTIONS: Mapping[str, BenchOption] = {
         run_file=InRunFile("all_runs", (str,), "ENGINE:IMAGE, or none"),
     ),
     "ladder": BenchOption(
-        "1n1g, 1n2g … one full node, then 2, 4 … nodes.", WHAT, "flag", plans=True,
+        "1n1g, 1n2g … one full node, then 2, 4 … up to --nodes.", WHAT, "flag", plans=True,
         run_file=InRunFile("bench", (bool,), "true or false"),
     ),
     "repeats": BenchOption(

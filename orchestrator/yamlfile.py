@@ -332,7 +332,10 @@ class _Composer:
         problem = str(getattr(error, "problem", None) or error)
         hint = "indent with spaces, not with tabs" if r"'\t'" in problem else ""
         if "mapping values are not allowed" in problem or "cannot start any token" in problem:
-            hint = hint or "text with ': ', or that begins with '@', '%' or '`', needs quotes"
+            hint = hint or (
+                "keys of one mapping begin in one column; "
+                "text with ': ', or that begins with '@', '%' or '`', needs quotes"
+            )
         return ConfigError(
             f"expected YAML, got: {problem}",
             where=f"{self.source}:{mark.line + 1 if mark else 1}",

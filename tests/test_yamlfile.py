@@ -158,6 +158,7 @@ BAD = {
     "3000 keys": ("a: {" * 3000, 1, "at most 50 levels", "flatten"),
     "tab indentation": ("a:\n\tb: 1\n", 2, "expected YAML", "spaces, not with tabs"),
     "colon in value": ("a: b: c\n", 1, "expected YAML", "needs quotes"),
+    "other column": ("ssh:\n  user: me\n    port: 22\n", 3, "expected YAML", "begin in one column"),
     "at sign": ("a:\n  - @lab\n", 2, "expected YAML", "needs quotes"),
     "open quote": ("a: 'x\n\n", 3, "expected YAML", ""),
     "open bracket": ("a: [1,\n", 2, "expected YAML", ""),

@@ -47,7 +47,7 @@ class Options(TypedDict, total=False):
     warmup_steps: int | None
     # Start launch scripts in this image; none: on the hosts.
     container: str | None
-    # 1n1g, 1n2g … one full node, then 2, 4 … nodes.
+    # 1n1g, 1n2g … one full node, then 2, 4 … up to --nodes.
     ladder: bool | None
     # Runs per configuration.
     repeats: int | None

@@ -92,8 +92,12 @@ def select(
     if hosts and not engine_of(remembered) and not _is_file(hosts):
         default, default_why = project.inventory_source("", os.environ)
         file, _ = file_of(default)
-        if Path(file).exists() and _selects(open_inventory(file), hosts):
-            remembered, why, source, expression = default, default_why, file, hosts
+        if Path(file).exists():
+            known = open_inventory(file)
+            if _selects(known, hosts):
+                remembered, why, source, expression = default, default_why, file, hosts
+            else:
+                say(_not_listed(known, hosts))
     if why != "--hosts" and _is_file(source) and not Path(source).exists():
         hint = "name an inventory or hosts with --hosts, or create this file"
         if project.is_outside_its_lab(os.environ):
@@ -184,6 +188,24 @@ def note_variables(
     if names:
         text = "is passed as written, with its $; only variables whose names end in PATH are expanded on the node"
         say(f"{where} {', '.join(sorted(names))} {text}")
+
+
+def _not_listed(inventory: Inventory, hosts: str) -> str:
+    """Return the note for a list of addresses that an inventory does not have. Raises ConfigError
+    for one that is the name of a group.
+    """
+    from orchestrator.errors import ConfigError, nearest
+    from orchestrator.inventory import expand
+
+    words = expand(hosts)
+    for word in words:
+        if word in inventory.groups:
+            message = f"expected hosts, got {word}, a group of {inventory.source}"
+            raise ConfigError(message, where=f"--hosts {hosts}", hint=f"write @{word}")
+    alike = nearest(words[0], [host.name for host in inventory.hosts])
+    return (
+        f"inventory: {inventory.source} does not list {hosts}, so its settings do not apply{alike}"
+    )
 
 
 def _selects(inventory: Inventory, hosts: str) -> bool:

@@ -4,6 +4,8 @@ every node. Contacts no host.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from orchestrator.api.prepare import plan_documents, recall_interfaces, render_plans
@@ -11,7 +13,7 @@ from orchestrator.api.selection import Selection
 from orchestrator.cli.options import print_json
 from orchestrator.controller.earlier_benches import earlier_times
 from orchestrator.controller.stop_rule import plan_words
-from orchestrator.inventory import fold
+from orchestrator.inventory import Host, fold
 from orchestrator.plan.bench import PORTS, Bench
 from orchestrator.plan.placement import used_hosts
 from orchestrator.plan.render import fold_files
@@ -39,6 +41,18 @@ def _describe_interfaces(plan: Bench, selection: Selection) -> list[str]:
     return [f"interface of {fold(names)}: {text}" for text, names in by_text.items()]
 
 
+def _describe_logins(hosts: Sequence[Host]) -> list[str]:
+    """Return a line on the login for hosts with equal ones, as far as their inventory states it."""
+    by_text: dict[str, list[str]] = {}
+    for host in hosts:
+        ssh = host.ssh
+        stated = {"user": ssh.user, "port": ssh.port, "jump": ssh.jump, "key": ssh.key}
+        words = [f"{key} {value}" for key, value in stated.items() if value is not None]
+        if words and host.transport in ("ssh", "openssh"):
+            by_text.setdefault(", ".join(words), []).append(host.name)
+    return [f"login on {fold(names)}: {text}" for text, names in by_text.items()]
+
+
 def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     """Print a bench that is planned, as text or as JSON: a manifest and the files of every node for
     each run.
@@ -53,10 +67,11 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     if plan.extra:
         count = len(plan.extra_runs())
         typer.echo(f"then extra runs with traces, which no table includes ({plan.extra}): {count}")
-    for line in _describe_interfaces(plan, selection):
+    hosts = used_hosts(plan.cells, selection.hosts)
+    for line in (*_describe_logins(hosts), *_describe_interfaces(plan, selection)):
         typer.echo(one_line(line))
     typer.echo(
-        f"{plural(len(of_runs), 'run')}; port {PORTS.start} stands for the port that is chosen when a run starts"
+        f"{plural(len(of_runs), 'run')}; port {PORTS.start} stands for the rendezvous port that is chosen when a run starts"
     )
     for run, _ in of_runs:
         typer.echo(f"  {run.run_id}")

@@ -220,7 +220,7 @@ class MachineValues(Strict):
 
     gpus: Annotated[int, whole(0, 1024)] = Field(
         default=0,
-        description="GPUs that runs may use; 0: measure on the CPU; left out: the node is asked",
+        description="GPUs that runs may use; 0: measure on the CPU; left out: a bench needs --gpus",
     )
     slots: Annotated[int, whole(1, 1024)] = Field(
         default=1, description="ranks that fit on a machine without GPUs"

@@ -115,9 +115,13 @@ def request_of(
     nodes, gpus, shape, ladder = (
         given.get(name) or "" for name in ("nodes", "gpus", "shape", "ladder")
     )
-    if shape and (nodes or gpus or ladder) or ladder and "," in gpus:
-        where = "--shape" if shape else "--ladder"
-        raise ConfigError("expected --shape alone, or --ladder, or --nodes and --gpus", where=where)
+    if shape and (nodes or gpus or ladder):
+        message = "expected --shape alone, or --ladder, or --nodes and --gpus"
+        raise ConfigError(message, where="--shape")
+    for option, most in (("--nodes", nodes), ("--gpus", gpus)):
+        if ladder and "," in most:
+            message = f"expected {option} N with --ladder, its most, got {most}"
+            raise ConfigError(message, where=option, hint="leave out --ladder for a list")
     single = single_choices(given)
     axes = _listed_choices(given)
     file = run_file_of(run_file) if run_file else RunFile()

@@ -158,11 +158,13 @@ class _Reader:
                 self.faults.append(ConfigError(f"unknown key {key}", where=where, hint=hint))
         ways = [key for key in _WAYS if content.get(key) not in (None, False)]
         if len(ways) > 1 and (
-            ways[0] == "shape" or ways[0] == "ladder" and isinstance(content.get("gpus"), list)
+            ways[0] == "shape"
+            or ways[0] == "ladder"
+            and any(isinstance(content.get(way), list) for way in ways)
         ):
             self._fault(
                 (*path, ways[0]),
-                f"expected shape alone, or ladder, or nodes and gpus, got {', '.join(ways)}",
+                f"expected shape alone, or ladder, or lists of nodes and gpus, got {', '.join(ways)}",
             )
 
     def _name_choices(

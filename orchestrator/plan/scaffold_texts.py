@@ -48,7 +48,7 @@ loaders: [synthetic]
 
 # steps includes the warm-up; the steps after it are measured. batch_size is that of one rank.
 defaults:
-  {{batch_size: {batch}, dtype: fp32, loader: synthetic, steps: {steps}, warmup_steps: {warmup}, timeout_s: 1800, repeats: 3}}\
+  {{batch_size: {batch}, dtype: fp32, loader: synthetic, steps: {steps}, warmup_steps: {warmup}, timeout_s: 1800, repeats: 5}}\
 """
 MEASURING = """\
 

@@ -255,7 +255,9 @@ def _print_file(file: FileDifference, console: Console) -> None:
         Text(one_line(f"{file.path} of {'; '.join(file.cases)}, node_rank {ranks}"), style="bold")
     )
     for line in file.lines:
-        console.print(Text(one_line(line), style="red" if line.startswith("-") else "green"))
+        # Not wrapped: the rest of a line may begin with a '-' or '+' of its own.
+        text = Text(one_line(line), style="red" if line.startswith("-") else "green")
+        console.print(text, soft_wrap=True)
 
 
 def _side(side: Side) -> tuple[str, str]:

@@ -87,7 +87,7 @@ def test_a_dry_run_contacts_nobody_and_shows_every_value_with_its_origin_and_eve
     text = done.stdout
     assert (
         text.splitlines()[0]
-        == "2 runs; port 20000 stands for the port that is chosen when a run starts"
+        == "2 runs; port 20000 stands for the rendezvous port that is chosen when a run starts"
     )
     for line in (
         "== simulated resnet50 1n1g, world size 1",
@@ -186,6 +186,34 @@ def test_an_expression_that_no_inventory_knows_stands_for_itself(project: Projec
     assert [slot["address"] for slot in json.loads(done.stdout)[0]["placement"]["slots"]] == [
         f"10.11.0.{n}" for n in (2, 3, 4, 5)
     ]
+
+
+def test_the_logins_of_an_inventory_are_shown_and_none_that_it_leaves_to_ssh(
+    project: Project,
+) -> None:
+    (project.path / "racks.yaml").write_text(
+        "schema: 1\ndefaults: {gpus: 1, ssh: {user: bench}}\nhosts:\n"
+        "  g1: {address: g1.invalid, ssh: {jump: 'me@gate:2222'}}\n"
+        "  g2: {address: g2.invalid, ssh: {port: 2200}}\n"
+    )
+    words = ("bench", "resnet50", "--nodes", "2", "--dry-run")
+    lines = project.orch(*words, "-H", "racks.yaml").stdout.splitlines()
+    assert "login on g1: user bench, jump me@gate:2222" in lines
+    assert "login on g2: user bench, port 2200" in lines
+    assert not [line for line in project.orch(*words).stdout.splitlines() if "login" in line]
+
+
+def test_hosts_that_the_inventory_does_not_list_are_told_from_its_groups(project: Project) -> None:
+    (project.path / "inventory" / "cluster.yaml").write_text(
+        "schema: 1\ndefaults: {gpus: 1}\nhosts: {gpu06: {}, gpu08: {}}\ngroups: {rack1: [gpu06]}\n"
+    )
+    words = ("bench", "resnet50", "--nodes", "1", "--gpus", "1", "--dry-run", "-H")
+    assert "a group of inventory/cluster.yaml. write @rack1" in project.refused(*words, "rack1")
+    said = project.orch(*words, "gpu6").stderr
+    assert (
+        "inventory: inventory/cluster.yaml does not list gpu6, so its settings do not apply; "
+        "did you mean 'gpu06'?" in said
+    )
 
 
 def test_where_the_inventory_comes_from_is_said(project: Project) -> None:
