@@ -90,7 +90,8 @@ def _nearest(error: Any, name: str) -> str:
     known = {option for param in error.ctx.command.params for option in param.opts}
     if (instead := _INSTEAD.get(name.replace("_", "-"))) in known:
         return f"did you mean {instead}?"
-    close = sorted(error.possibilities or ())
+    begun = sorted(option for option in known if len(name) > 3 and option.startswith(name))
+    close = begun or sorted(error.possibilities or ())
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 

@@ -360,8 +360,10 @@ def parse_pods(text: str, nodes: int, spares: int = 0) -> PodsWanted:
         if name in _OPTIONS and not value:
             raise ConfigError(f"expected a value for {name}, got none", where="--kubernetes")
         if name not in _OPTIONS:
-            hint = f"{', '.join(_OPTIONS)}{nearest(name, tuple(_OPTIONS))}"
-            message = f"expected OPTION=VALUE,…, got {word[:60]!r}"
+            hint = f"known options: {', '.join(_OPTIONS)}{nearest(name, tuple(_OPTIONS))}"
+            message = f"expected a known option, got {name[:60]!r}"
+            if not equals:
+                message = f"expected OPTION=VALUE,…, got {word[:60]!r}"
             raise ConfigError(message, where="--kubernetes", hint=hint)
         if name in options:
             raise ConfigError(f"{name} is set twice", where="--kubernetes")
