@@ -288,6 +288,20 @@ def bearing(run: str) -> list[int]:
     return pids
 
 
+def wait_for_process(run: str) -> int:
+    """Return the only process of a run, once its program is loaded: a process shows no environment
+    while it executes one.
+    """
+    found: list[int] = []
+
+    def there() -> bool:
+        found[:] = bearing(run)
+        return len(found) == 1
+
+    judge.wait_for(there, LIMIT_S, "no process of the run is there")
+    return found[0]
+
+
 def supervisors(folder: Path) -> list[int]:
     """Return the supervisors of a run directory."""
     pids = []

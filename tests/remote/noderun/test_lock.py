@@ -19,6 +19,7 @@ from tests.support.machine import (
     Machine,
     bearing,
     supervisors,
+    wait_for_process,
 )
 
 
@@ -49,7 +50,7 @@ def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_sup
     third.wait_for("armed")
     third.close()
     # What the killed supervisor left running is ended by its marker.
-    assert len(bearing(f"{RUN}-a")) == 1
+    assert wait_for_process(f"{RUN}-a")
     assert machine.ask("stop", run=f"{RUN}-a", grace_s=0.2, reason="now") == {
         "stopped": [f"{RUN}-a"],
         "left": [],

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import judge
 from tests.support.judge import LIMIT_S
-from tests.support.machine import RUN, SLEEP, Line, Machine, bearing, supervisors
+from tests.support.machine import RUN, SLEEP, Line, Machine, supervisors, wait_for_process
 
 
 def parent_of(pid: int) -> int:
@@ -58,7 +58,7 @@ def test_a_run_goes_on_without_its_relay_and_the_spawner_without_its_controller(
     assert step.process.stdin
     step.process.stdin.close()
     again = machine.supervisor(RUN, start=False)
-    assert bearing(RUN) and not ended(step)
+    assert wait_for_process(RUN) and not ended(step)
     again.order("stop", reason="enough")
     again.wait_for("ended")
     again.order("bye")
@@ -129,7 +129,7 @@ def test_in_a_step_the_end_of_the_job_cancels_the_run(
     )
     step, _ = spawner(machine)
     relay, _ = started_by(machine, "7")
-    (rank,) = bearing(RUN)
+    rank = wait_for_process(RUN)
     environment = Path(f"/proc/{rank}/environ")
     judge.wait_for(lambda: bool(environment.read_bytes()), 5, "its program is not loaded")
     variables = environment.read_bytes()
