@@ -3,8 +3,8 @@ knows it.
 
 A feature registers itself by the name ``FEATURE`` in its `__init__`, which imports nothing but this
 module: all of them are imported by `orch --help`. What a feature adds at an extension point is a
-module, imported when that point is reached. Deleting the folder of a feature, and
-its rows in setup.cfg, removes the feature.
+module, imported when that point is reached. Deleting the folder of a feature,
+and its rows in setup.cfg, removes the feature.
 """
 
 from __future__ import annotations

@@ -21,13 +21,11 @@ from orchestrator.plural import plural
 from orchestrator.report.text import one_line, visible
 
 
-def _describe_interfaces(plan: Bench, selection: Selection) -> list[str]:
+def _describe_interfaces(plan: Bench, selection: Selection, used: Sequence[Host]) -> list[str]:
     """Return lines on the interface that carries training traffic, and why, for hosts without one
     in the inventory.
     """
-    hosts = [
-        host for host in used_hosts(plan.cells, selection.hosts) if not host.vars.get("interface")
-    ]
+    hosts = [host for host in used if not host.vars.get("interface")]
     if not hosts or not any(spec.nodes > 1 for spec in plan.cells):
         return []
     facts = recall_interfaces(plan, selection)
@@ -68,7 +66,7 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
         count = len(plan.extra_runs())
         typer.echo(f"then extra runs with traces, which no table includes ({plan.extra}): {count}")
     hosts = used_hosts(plan.cells, selection.hosts)
-    for line in (*_describe_logins(hosts), *_describe_interfaces(plan, selection)):
+    for line in (*_describe_logins(hosts), *_describe_interfaces(plan, selection, hosts)):
         typer.echo(one_line(line))
     typer.echo(
         f"{plural(len(of_runs), 'run')}; port {PORTS.start} stands for the rendezvous port that is chosen when a run starts"
