@@ -3,7 +3,7 @@
 import os
 import time
 
-from noderun.files import lacking
+from noderun.files import lacking, why_read_only
 from noderun.groups import oom_kills
 from noderun.processes import lives
 from noderun.records import read_record
@@ -41,7 +41,7 @@ class Ranks:
                         code=None,
                         signal="SIGKILL",
                         ended_mono_s=time.monotonic(),
-                        note="its wrapper was killed",
+                        note=why_read_only(os.getcwd()) or "its wrapper was killed",
                     )
             if (
                 record.get("signal") == "SIGKILL"

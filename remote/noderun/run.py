@@ -174,6 +174,14 @@ class Run:
         elif self.state in ("new", "armed"):
             self.state = "gone"
 
+    def stop_failed(self, reason):
+        """Stop for a rank or launch script that failed, or for the disk, if that has failed: no
+        wrapper can end its rank's record then, and what it ended with says nothing of its program.
+        """
+        with self.files:
+            failed_disk = why_read_only(self.directory)
+        self.stop("node_unfit: " + failed_disk if failed_disk else reason)
+
     # -- in every round of the supervisor's loop
 
     def judge_lateness(self):
@@ -277,7 +285,7 @@ class Run:
             # From here on processes end because of the stop; without this reason the first of them
             # would look like the cause.
             code, name = ending(self.main_status)
-            self.stop(
+            self.stop_failed(
                 "rank_failed: its launch script ended with %s" % (name or "exit code %s" % code)
             )
         if self.main_status == 0 and self.state == "running":
@@ -380,7 +388,7 @@ class Run:
         for record in ended:
             self.tell("rank", **record)
             if record["code"] != 0 and self.state == "running":
-                self.stop(
+                self.stop_failed(
                     "rank_failed: rank %d ended with %s" % (record["rank"], describe_end(record))
                 )
 

@@ -18,7 +18,7 @@ from tests.support.machine import DEAF, NEEDS_ROOT, RUN, Line, Machine, bearing,
 pytestmark = NEEDS_ROOT
 UNTIL_GATE = (
     "import os, time; print(1, flush=True); "
-    '[time.sleep(0.05) for _ in iter(lambda: os.path.exists("gate"), True)]'
+    '[time.sleep(0.05) for _ in iter(lambda: os.path.exists("{gate}"), True)]'
 )
 SCRIPT = f"#!/bin/bash\n. ./env.sh\n{rank(DEAF)}\n"
 
@@ -39,7 +39,7 @@ def waiting(line: Line) -> dict[str, Any]:
 def test_beats_are_answered_and_a_run_goes_on_while_its_files_cannot_be_read(
     machine: Machine,
 ) -> None:
-    line = machine.start(RUN, f"#!/bin/bash\n. ./env.sh\n{rank(UNTIL_GATE)}\n")
+    line = machine.start(RUN, f"#!/bin/bash\n. ./env.sh\n{rank(UNTIL_GATE.format(gate='gate'))}\n")
     machine.wait_for_log(RUN, "rank-0.out", b"1\n")
     where = ["findmnt", "-nro", "TARGET,FSTYPE,SOURCE", "-T", str(machine.folder(RUN))]
     place, kind, source = subprocess.check_output(where, text=True).split()
@@ -74,8 +74,13 @@ def test_a_run_is_ended_while_its_files_cannot_be_read(machine: Machine, why: st
         assert reason.endswith(" has not answered for 3 s")
 
 
-def test_a_run_is_stopped_when_its_disk_has_failed(machine: Machine, tmp_path: Path) -> None:
-    """Without that its logs would be lost, which only the end of the run would show."""
+@pytest.mark.parametrize("its_rank", ["lives", "ends"])
+def test_a_run_is_stopped_when_its_disk_has_failed(
+    its_rank: str, machine: Machine, tmp_path: Path
+) -> None:
+    """Without that its logs would be lost, which only the end of the run would show. A rank that
+    ends then is no cause, though its wrapper cannot write its record and fails.
+    """
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(16 << 20)
@@ -86,11 +91,14 @@ def test_a_run_is_stopped_when_its_disk_has_failed(machine: Machine, tmp_path: P
         pytest.skip("this computer has no loop devices")
     try:
         machine.root.chmod(0o700)
-        line = machine.start(RUN, SCRIPT)
+        gate = tmp_path / "gate"
+        program = DEAF if its_rank == "lives" else UNTIL_GATE.format(gate=gate)
+        line = machine.start(RUN, f"#!/bin/bash\n. ./env.sh\n{rank(program)}\n")
         machine.wait_for_log(RUN, "rank-0.out", b"1\n")
         find = ["findmnt", "-nro", "SOURCE", str(machine.root)]
         device = subprocess.check_output(find, text=True).strip().rpartition("/")[2]
         Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("test")
+        gate.write_bytes(b"")
         assert line.wait_for("stopping")["reason"] == (
             f"node_unfit: {machine.folder(RUN)}: Read-only file system; what is written there is lost"
         )
