@@ -19,6 +19,10 @@ MOST_SOURCE_BYTES = 1 << 20
 MOST_CODE = 160
 MOST_POLLING_LINES = 10
 PYTHON_LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/(?!site-packages/|dist-packages/)|^<frozen ")
+CONSTANTS = ("Constant", "NameConstant", "Num")
+"""Names of the nodes of ``ast`` for a constant: before Python 3.8 each kind had its own, which newer
+versions warn of or no longer have.
+"""
 TRAINS = re.compile(r"backward|all_reduce|all_gather|barrier|broadcast|loader|\bnext\(")
 """What stands in the loop of a training program, and in none that only waits for something."""
 
@@ -107,9 +111,7 @@ def polls(lines, number):
     begin, end = loop.lineno, last_line(loop)
     if end - begin > MOST_POLLING_LINES or TRAINS.search("\n".join(lines[begin - 1 : end])):
         return False
-    if isinstance(loop, ast.While) and not isinstance(
-        loop.test, (ast.Constant, getattr(ast, "NameConstant", ast.Constant))
-    ):
+    if isinstance(loop, ast.While) and type(loop.test).__name__ not in CONSTANTS:
         return True
     return any(isinstance(node, (ast.Break, ast.Return)) for node in ast.walk(loop))
 
