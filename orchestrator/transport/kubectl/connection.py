@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,7 +18,7 @@ from orchestrator.engines.kubernetes.pods import deletion, obstacle
 from orchestrator.errors import ConfigError, RunError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.program import Outcome, ProgramChannel, ProgramTransport
-from orchestrator.transport.program.channel import LEAVE_S, shell_ending, signal_name
+from orchestrator.transport.program.channel import shell_ending, signal_name
 from orchestrator.transport.streams import OUTPUT_LIMIT_BYTES, STDERR_TAIL_BYTES, Inbox
 
 # The shell's own messages, such as "Killed", are no output of the command, which therefore has a
@@ -36,7 +35,6 @@ class KubectlConnector:
         self._is_checked = False
         self._namespaces: dict[tuple[str, str], Namespace] = {}
         self._permitted: set[Namespace] = set()
-        self._made: list[ProgramTransport] = []
 
     def prepare(self, host: Host) -> Callable[[], ProgramTransport]:
         """Find kubectl and the namespace of a host. Raises ConfigError if there is none."""
@@ -59,12 +57,7 @@ class KubectlConnector:
         return self.prepare(host)()
 
     def close(self) -> None:
-        """Wait for the programs of closed connections, which this process would leave behind if it
-        ended before it has killed those that hang.
-        """
-        deadline = time.monotonic() + 2 * LEAVE_S
-        for transport in self._made:
-            transport.wait_until_left(deadline)
+        """Free nothing: connections share no process."""
 
     def _connect(self, host: Host, namespace: Namespace) -> ProgramTransport:
         pod, container = str(host.vars.get("pod") or host.name), host.vars.get("pod_container", "")
@@ -85,9 +78,7 @@ class KubectlConnector:
             hint = f"kubectl --namespace={namespace.name} describe pod {pod}"
             raise TransportError(message, kind=kind, host=host.name, hint=hint)
         start = partial(_start, host, namespace, pod, container)
-        made = ProgramTransport(host, start, found["spec"].get("nodeName", ""))
-        self._made.append(made)
-        return made
+        return ProgramTransport(host, start, found["spec"].get("nodeName", ""))
 
 
 def _start(

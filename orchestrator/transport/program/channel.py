@@ -8,6 +8,7 @@ on. One thread per channel receives both outputs.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import select
@@ -239,9 +240,9 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         self._closing = True
         self._wake_up()
 
-    def wait_until_left(self, deadline: float) -> None:
+    def join(self, timeout_s: float) -> None:
         """Wait until the program of a closed channel has ended."""
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._thread.join(timeout_s)
 
     def kill(self) -> None:
         """Kill the program and wait for its end; unless the channel is closed, whoever uses it sees
@@ -249,7 +250,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         """
         self._kill_all()
         if threading.current_thread() is not self._thread:
-            self._thread.join(LEAVE_S)
+            self.join(LEAVE_S)
 
     def _kill_all(self) -> None:
         """Kill the program and what it has started in its session, unless it has ended."""
@@ -272,7 +273,12 @@ class ProgramChannel(Receiver[_LimitedInbox]):
     # The following methods run in the receiving thread.
 
     def _receive(self) -> None:
+        _running.add(self)
         self._receive_both()
+        self._finish()
+        _running.discard(self)
+
+    def _finish(self) -> None:
         try:
             code = self._process.wait(_EXIT_S)
         except subprocess.TimeoutExpired:  # it runs without outputs
@@ -333,3 +339,20 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         finally:
             self._sending.release()
         return True
+
+
+_running: set[ProgramChannel] = set()
+"""Channels whose program may still run."""
+
+
+@atexit.register
+def _end_programs() -> None:
+    """Close all channels of a process that ends, and wait for their programs: the thread that kills
+    one after `LEAVE_S` would end with it.
+    """
+    left = tuple(_running)
+    for channel in left:
+        channel.close()
+    deadline = time.monotonic() + 2 * LEAVE_S
+    for channel in left:
+        channel.join(max(0.0, deadline - time.monotonic()))

@@ -31,7 +31,6 @@ class ProgramTransport:
         self._start_program = start
         self._lock = threading.Lock()
         self._channels: list[ProgramChannel] = []
-        self._leaving: list[ProgramChannel] = []
         self._closed = False
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float) -> Result:
@@ -80,11 +79,5 @@ class ProgramTransport:
         with self._lock:
             self._closed = True
             channels, self._channels = self._channels, []
-            self._leaving += channels
         for channel in channels:
             channel.abandon()
-
-    def wait_until_left(self, deadline: float) -> None:
-        """Wait until the programs of commands that `close` has ended are gone."""
-        for channel in self._leaving:
-            channel.wait_until_left(deadline)

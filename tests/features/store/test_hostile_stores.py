@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from orchestrator import procs
 from orchestrator.cli.main import program
 from orchestrator.errors import DataError
 from orchestrator.features.store.folder import FolderPlace
@@ -256,7 +257,9 @@ def test_a_command_that_is_told_to_end_leaves_nothing(
     programs, copies = tmp_path / "programs", tmp_path / "copies"
     for folder in (programs, copies):
         folder.mkdir()
-    held_up = f"*.tar) touch {tmp_path}/asked; exec sleep 600;;"
+    held_up = (
+        f"*.tar) echo $$ >{tmp_path}/part; mv {tmp_path}/part {tmp_path}/asked; exec sleep 600;;"
+    )
     (programs / "head").write_text(
         f'#!/bin/sh\ncase "$*" in {held_up} esac\nexec {shutil.which("head")} "$@"\n'
     )
@@ -270,6 +273,7 @@ def test_a_command_that_is_told_to_end_leaves_nothing(
     _, said = orch.communicate(timeout=LIMIT_S)
     assert orch.returncode == 128 + number
     assert "orch: interrupted; whatever is in the store is complete" in said
+    assert procs.stat(int((tmp_path / "asked").read_text())) is None
     assert not list(copies.iterdir())
     assert not list(Path("out").glob(".pull-*"))
 

@@ -149,7 +149,7 @@ def test_a_program_that_stays_when_its_command_is_over_is_killed(
     assert channel.ending(LIMIT_S) == (7, None)
     assert channel.recv(LIMIT_S) == b"1\n2\n3\n"
     channel.close()
-    channel.wait_until_left(time.monotonic() + LIMIT_S)
+    channel.join(LIMIT_S)
     assert channel._process.returncode == -signal.SIGKILL
 
 
