@@ -5,6 +5,8 @@ expected, what came, a hint.
 "expected a number of at least 1, got '0'"
 >>> _describe_expected("Value error, 'x' is not one of 'a', 'b'., got 'x'")
 "expected one of 'a', 'b', got 'x'"
+>>> _describe_expected("70000 is not in the range 0<=x<=65535.")
+"expected a number of at most 65535, got '70000'"
 """
 
 from __future__ import annotations
@@ -28,17 +30,21 @@ _OF_OTHERS = {
 _INSTEAD = {f"--{name}": option for option, names in _OF_OTHERS.items() for name in names.split()}
 """Options of other programs, by the option that does it here."""
 _VALUES = (
-    (re.compile(r".*valid integer.*"), "a whole number"),
+    (re.compile(r".*valid int.*"), "a whole number"),
     (re.compile(r".*valid (?:number|float).*"), "a number"),
     (re.compile(r".*valid boolean.*"), "true or false"),
     (re.compile(r".*greater than or equal to (\S+)"), r"a number of at least \1"),
     (re.compile(r".*greater than (\S+)"), r"a number above \1"),
     (re.compile(r".*less than or equal to (\S+)"), r"a number of at most \1"),
-    (re.compile(r".*is not in the range (.+?)\.?"), r"a number in the range \1"),
     (re.compile(r".*is not one of (.+?)\.?"), r"one of \1"),
     (re.compile(r"Input should be (.+)"), r"\1"),
 )
 _GOT = re.compile(r"(.*), got ('.*')", re.DOTALL)
+# Before typer 0.29, which Python 3.10 does not have, the value stands first.
+_GOT_FIRST = re.compile(r"'?(.*?)'? (is not .*)", re.DOTALL)
+_RANGE = re.compile(
+    r"is not in the range (?:(?P<from>[^<]+)<=)?x(?:>=(?P<least>.+?)|<=(?P<most>.+?))?\.?"
+)
 _NO_COMMAND = re.compile(r"No such command '([^']*)'.*", re.DOTALL)
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)
 
@@ -97,9 +103,21 @@ def _nearest(error: Any, name: str) -> str:
 
 def _describe_expected(message: str) -> str:
     """Return the expected and the actual value, from a message about a value."""
+    if not _GOT.fullmatch(message) and (first := _GOT_FIRST.fullmatch(message)):
+        message = f"{_limit(*first.groups())}, got {first[1]!r}"
     found = _GOT.fullmatch(message)
     said, got = (found[1], f", got {found[2]}") if found else (message, "")
     for pattern, expected in _VALUES:
         if match := pattern.fullmatch(said):
             return f"expected {match.expand(expected)}{got}"
     return f"expected another value{got}: {said}"
+
+
+def _limit(value: str, said: str) -> str:
+    """Return which limit of a range a value has passed, or what else was said of it."""
+    if not (limits := _RANGE.fullmatch(said)):
+        return said
+    least, most = limits["from"] or limits["least"], limits["most"]
+    if least and float(value) < float(least):
+        return f"Input should be greater than or equal to {least}"
+    return f"Input should be less than or equal to {most}"
