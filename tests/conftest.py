@@ -19,6 +19,7 @@ from orchestrator import lab as labs
 from orchestrator.lab import Lab
 from tests.support import examples, judge, timers
 from tests.support.faultlab import four_nodes
+from tests.support.leftovers import temporary_root, unmount_leftovers
 from tests.support.machine import Machine
 
 judge.patience = 40.0
@@ -106,6 +107,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # Tests write many small files, and what they prove does not need these to survive a crash.
     os.fsync = lambda descriptor: None
+    if not hasattr(config, "workerinput"):
+        unmount_leftovers(temporary_root())
     # No deadline for an example: machines are shared, and what takes long shows in --durations.
     if config.getoption("--unit"):
         examples.share = 0.2
