@@ -45,6 +45,12 @@ def call(
     return subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
 
 
+def gpus_of(program: Path, state: Path) -> int:
+    """Return how many GPUs the machine of the tests has."""
+    present = json.loads(call(program, state, "--show", "--json").stdout)["present"]
+    return sum(not device.startswith("cpu-") for device in present)
+
+
 def evidence(state: Path) -> dict[str, Any]:
     value: dict[str, Any] = json.loads((state / "evidence.json").read_text())
     return value
@@ -91,7 +97,7 @@ def test_a_look_times_the_processor_and_the_next_one_waits(program: Path, tmp_pa
     told = json.loads(done.stdout)
     assert (done.returncode, told["verdict"]) == (0, "good"), done
     (result,) = told["measured"].values()
-    assert set(result["values"]) == {"gemm", "memory"} and min(result["values"].values()) > 0
+    assert {"gemm", "memory"} <= set(result["values"]) and min(result["values"].values()) > 0
     assert not list(tmp_path.glob("orch-node-test-*")), "programs were left"
     again = call(program, tmp_path)
     assert again.returncode == 0 and "not measured: last look " in again.stdout, again
@@ -101,16 +107,21 @@ def test_a_look_times_the_processor_and_the_next_one_waits(program: Path, tmp_pa
 def test_slurms_bare_environment_is_enough_and_its_name_of_the_node_counts(
     program: Path, tmp_path: Path
 ) -> None:
-    hook = ("--gpus", "8", "--on-fail", f'echo "$HOME $ORCH_NODE $PATH" >{tmp_path}/told')
+    found = gpus_of(program, tmp_path)
+    expected = str(found + 8)
+    hook = ("--gpus", expected, "--on-fail", f'echo "$HOME $ORCH_NODE $PATH" >{tmp_path}/told')
     done = call(program, tmp_path, "--seconds", "0.5", *hook, env={"SLURMD_NODENAME": "gpu7"})
     assert done.stdout == (
-        "orch-node-test gpu7: failed: node: expected 8 GPUs, found 0; --on-fail of node: ended with 0\n"
+        f"orch-node-test gpu7: failed: node: expected {expected} GPUs, found {found}; "
+        "--on-fail of node: ended with 0\n"
     ), done
     home, name, path = (tmp_path / "told").read_text().split(" ")
     assert (home, name) == ("", "gpu7") and "/usr/sbin" in path
 
 
 def test_a_look_is_not_made_while_others_compute(program: Path, tmp_path: Path) -> None:
+    if gpus_of(program, tmp_path):
+        pytest.skip("the processor is timed where there are no GPUs")
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         done = call(program, tmp_path, "--busy", "0.1")
         other.kill()
@@ -257,9 +268,10 @@ def test_a_missing_gpu_and_a_missing_device_fail(program: Path, slow_node: Path)
     state = evidence(slow_node)
     state["devices"]["GPU-1"] = {**next(iter(state["devices"].values())), "serial": "S2"}
     (slow_node / "evidence.json").write_text(json.dumps(state))
-    done = call(program, slow_node, "--gpus", "8")
+    found = gpus_of(program, slow_node)
+    done = call(program, slow_node, "--gpus", str(found + 8))
     assert done.returncode == 5 and "GPU-1 (serial S2, cpu): was here on" in done.stdout
-    assert "expected 8 GPUs, found 0" in done.stdout
+    assert f"expected {found + 8} GPUs, found {found}" in done.stdout
 
 
 def test_a_python_without_torch_is_told(program: Path, tmp_path: Path) -> None:
