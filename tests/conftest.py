@@ -8,7 +8,8 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,15 @@ LONG_TESTS = (
     ),
 )
 """How ids of such tests in other files begin."""
+SLOWEST_FIRST = ("e2e", "faults", "lab", "remote", "contract", "cases")
+"""Folders of tests that wait, by how long one of them takes."""
 WORKERS = {
     "plan/test_folders.py": "plans",
     "plan/test_third_party_folders.py": "plans",
     "plan/test_third_party_launch_scripts.py": "plans",
     "plan/test_third_party_logs.py": "plans",
     **dict.fromkeys(TRAINERS, "trainers"),
-    **{program: program for program in PROGRAMS},
+    **{program: program.removesuffix(".py") for program in PROGRAMS},
     **dict.fromkeys(PYTORCH, "torch"),
     "results/links/test_collectives.py": "torch",
     "remote/test_pairs_program.py": "torch",
@@ -90,7 +93,7 @@ WORKERS = {
     **dict.fromkeys(("e2e/test_machines_in_a_lab.py", "lab/test_lab_machines.py"), "machines"),
 }
 """Files whose tests share something that is expensive to make, and run in one worker of xdist for
-it.
+it, by the group's name.
 """
 
 
@@ -131,24 +134,48 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [
             item for item in items if not item.nodeid.removeprefix("tests/").startswith(LONG_TESTS)
         ]
+    sizes = Counter(_unit(item.nodeid) for item in items)
+    items.sort(key=lambda item: _turn(_unit(item.nodeid), sizes))
+
+
+def _unit(test: str) -> str:
+    """Return what of the tests is dealt out together with a test: a group, its file, or it alone."""
+    path = test.partition("::")[0].removeprefix("tests/")
+    return WORKERS.get(path, test if _takes_long(path) else path)
+
+
+def _turn(unit: str, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Return when a unit has its turn: single tests that wait first, those of minutes before those of
+    seconds, then those that compute, the largest and the groups last, where half of the workers begin.
+    """
+    if "::" not in unit:
+        is_group = not unit.endswith(".py")
+        return len(SLOWEST_FIRST) + 1 + is_group, sizes[unit]
+    folder = unit.removeprefix("tests/").partition("/")[0]
+    return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST), 0
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal out files of one group together, the largest group first, and all other tests one by
-    one.
+    """Deal out tests in units. Half of the workers begin with those that wait, the others with those
+    that compute, so that neither kind has the two cores for itself, or leaves them idle.
 
-    `--dist loadgroup` does so by a suffix of test ids that xdist 3.8 cannot give them with pytest
-    9.2.
+    `--dist loadgroup` knows groups by a suffix of test ids that xdist 3.8 cannot give them with
+    pytest 9.2.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class Groups(LoadScopeScheduling):
+    class Units(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.partition("::")[0].removeprefix("tests/")
-            return WORKERS.get(path, nodeid if _takes_long(path) else path)
+            return _unit(nodeid)
 
-    return Groups(config, log)
+        def _assign_work_unit(self, node: Any) -> None:
+            if self.nodes.index(node) % 2:
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+    config.option.loadscopereorder = False
+    return Units(config, log)
 
 
 @pytest.fixture(scope="session")
