@@ -9,16 +9,18 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import AnyStr
+from typing import Any, AnyStr
 
 from orchestrator.errors import RunError
 
 _PROC = Path("/proc")
 _LOOK_S = 0.05
+_START_S = 1.0
 _MOST_OUTPUT_BYTES = 16 << 20
 
 
@@ -242,6 +244,45 @@ def signal_group(process: subprocess.Popen[AnyStr], number: int) -> None:
             os.killpg(process.pid, number)
 
 
+def start_program(
+    argv: Sequence[str],
+    register: Callable[[subprocess.Popen[bytes]], object] = lambda process: None,
+    **settings: Any,
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, with these settings of `subprocess.Popen`.
+
+    A thread starts it and calls ``register``: the exception that a signal raises in the main thread
+    would lose a program that runs and is not yet returned. One that is lost is killed. Raises
+    OSError or ValueError if it cannot be started.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+    errors: list[BaseException] = []
+    over = threading.Event()  # a join that is interrupted takes the thread for ended (Python 3.11)
+
+    def start() -> None:
+        try:
+            process = subprocess.Popen(argv, bufsize=0, start_new_session=True, **settings)
+            register(process)
+            started.append(process)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            over.set()
+
+    thread = threading.Thread(target=start, daemon=True, name=f"start {argv[0]}")
+    try:
+        thread.start()
+        over.wait()
+        if errors:
+            raise errors[0]
+        return started[0]
+    except BaseException:
+        over.wait(_START_S)
+        for process in started:
+            signal_group(process, signal.SIGKILL)
+        raise
+
+
 class TooMuchOutput(Exception):
     """A program has printed more than `run_program` takes."""
 
@@ -265,10 +306,8 @@ def run_program(
     with TemporaryFile() as given:
         given.write(data)
         given.seek(0)
-        process = subprocess.Popen(
-            argv, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
+        pipe = subprocess.PIPE
+        process = start_program(argv, stdin=given, stdout=pipe, stderr=pipe, env=environment)
     assert process.stdout and process.stderr
     with process.stdout as stdout, process.stderr as stderr:
         try:

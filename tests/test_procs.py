@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrator.procs import TooMuchOutput, run_program, signal_group, snapshot
+from orchestrator.procs import (
+    TooMuchOutput,
+    run_program,
+    signal_group,
+    snapshot,
+    start_program,
+)
 from tests.support.judge import wait_for
 
 SHELL = ("/bin/sh", "-c")
@@ -61,3 +68,29 @@ def test_a_group_whose_leader_has_ended_gets_the_signal_until_it_is_reaped(child
     signal_group(leader, signal.SIGKILL)
     leader.returncode = 0
     leader.communicate()
+
+
+def test_a_program_is_not_lost_to_a_signal_while_it_is_started(tmp_path: Path) -> None:
+    """The signal is there as soon as the program runs, before its start is known here."""
+    seen: list[subprocess.Popen[bytes]] = []
+
+    def interrupt(process: subprocess.Popen[bytes]) -> None:
+        seen.append(process)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.2)
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start_program(["sleep", "600"], interrupt)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen[0].wait(60) == -signal.SIGKILL
+
+
+def test_a_program_that_cannot_be_started_is_told() -> None:
+    with pytest.raises(FileNotFoundError):
+        start_program(["/nothing"])

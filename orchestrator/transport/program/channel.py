@@ -21,7 +21,7 @@ from contextlib import suppress
 
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host
-from orchestrator.procs import signal_group
+from orchestrator.procs import signal_group, start_program
 from orchestrator.transport import streams
 from orchestrator.transport.receiver import Receiver
 from orchestrator.transport.streams import OUTPUT_LIMIT_BYTES, STDERR_TAIL_BYTES, Inbox
@@ -135,16 +135,11 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         self._using = threading.Lock()
         self._over = threading.Event()
         self._closing = False
+        self._wake = -1
         pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                bufsize=0,
-                start_new_session=True,
-                env=environment,
+            self._process = start_program(
+                argv, self._register, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
             )
         except OSError as error:
             raise ConfigError(
@@ -167,6 +162,9 @@ class ProgramChannel(Receiver[_LimitedInbox]):
             target=self._receive, daemon=True, name=f"{argv[0]} {host.name}"
         )
         self._thread.start()
+
+    def _register(self, process: subprocess.Popen[bytes]) -> None:
+        _channels[process] = self
 
     def send(self, data: bytes) -> None:
         """Send all of ``data`` to the command's standard input. Raises TransportError node_lost if
@@ -240,17 +238,13 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         self._closing = True
         self._wake_up()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait until the program of a closed channel has ended."""
-        self._thread.join(timeout_s)
-
     def kill(self) -> None:
         """Kill the program and wait for its end; unless the channel is closed, whoever uses it sees
         a connection that broke.
         """
         self._kill_all()
         if threading.current_thread() is not self._thread:
-            self.join(LEAVE_S)
+            self._thread.join(LEAVE_S)
 
     def _kill_all(self) -> None:
         """Kill the program and what it has started in its session, unless it has ended."""
@@ -258,7 +252,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
 
     def _wake_up(self) -> None:
         with self._using:
-            if not self._out.closed:
+            if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
 
     def _ended_error(self) -> TransportError:
@@ -273,10 +267,9 @@ class ProgramChannel(Receiver[_LimitedInbox]):
     # The following methods run in the receiving thread.
 
     def _receive(self) -> None:
-        _running.add(self)
         self._receive_both()
         self._finish()
-        _running.discard(self)
+        del _channels[self._process]
 
     def _finish(self) -> None:
         try:
@@ -297,6 +290,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
             self._out.close()
             self._err.close()
             os.close(self._wake)
+            self._wake = -1
 
     def _receive_both(self) -> None:
         """Receive until both outputs end, or until the channel is closed and the program killed."""
@@ -341,18 +335,23 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         return True
 
 
-_running: set[ProgramChannel] = set()
-"""Channels whose program may still run."""
+_channels: dict[subprocess.Popen[bytes], ProgramChannel] = {}
+"""Programs that may still run, by their processes."""
 
 
 @atexit.register
 def _end_programs() -> None:
-    """Close all channels of a process that ends, and wait for their programs: the thread that kills
-    one after `LEAVE_S` would end with it.
+    """Close all channels of a process that ends, wait for their programs, and kill what is left: the
+    threads that would do so end with this one.
     """
-    left = tuple(_running)
-    for channel in left:
+    left = tuple(_channels.items())
+    for _, channel in left:
         channel.close()
-    deadline = time.monotonic() + 2 * LEAVE_S
-    for channel in left:
-        channel.join(max(0.0, deadline - time.monotonic()))
+    deadline = time.monotonic() + LEAVE_S
+    for process, _ in left:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            signal_group(process, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVE_S)

@@ -149,8 +149,7 @@ def test_a_program_that_stays_when_its_command_is_over_is_killed(
     assert channel.ending(LIMIT_S) == (7, None)
     assert channel.recv(LIMIT_S) == b"1\n2\n3\n"
     channel.close()
-    channel.join(LIMIT_S)
-    assert channel._process.returncode == -signal.SIGKILL
+    wait_for(lambda: channel._process.returncode == -signal.SIGKILL, LIMIT_S, "it still runs")
 
 
 def test_more_output_than_can_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
