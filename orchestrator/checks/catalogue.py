@@ -286,8 +286,8 @@ def all_entries() -> list[Entry]:
 def table_rows(entries: tuple[Entry, ...], page: str) -> str:
     """Return entries as rows of the table of a page, in Markdown.
 
-    >>> print(table_rows((Entry("clock", "Clock", "the time", should="right", cure="`date`"),), ""))
-    | `clock` | Clock: the time | W right | `date` |
+    >>> print(table_rows((Entry("clock", "Clock", "the time", should="right", cure="`date | cat`"),), ""))
+    | `clock` | Clock: the time | W right | `date \\| cat` |
     """
     return "\n".join(_row(entry, page) for entry in entries)
 
@@ -297,4 +297,6 @@ def _row(entry: Entry, page: str) -> str:
     expected = "; ".join(mark + text for mark, text in marks if text) or "–"
     more = entry.more.removeprefix(page) if entry.more.startswith(f"{page}#") else entry.more
     link = f" ([more]({more}))" if more else ""
-    return f"| `{entry.name}` | {entry.title}: {entry.reads} | {expected} | {entry.cure}{link} |"
+    bar, escaped = "|", r"\|"
+    cells = (f"`{entry.name}`", f"{entry.title}: {entry.reads}", expected, f"{entry.cure}{link}")
+    return f"| {' | '.join(cell.replace(bar, escaped) for cell in cells)} |"

@@ -1,3 +1,3 @@
-"""Vendors of GPUs: a file for each with a ``VENDOR``, and nothing of the controller names one
-besides.
+"""Vendors of GPUs: a file for each with a ``VENDOR``. Besides, `engines/kubernetes/hosts.py` knows
+the names of their resources in pods, and the feature ``audit`` their PCI ids.
 """

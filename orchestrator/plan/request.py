@@ -126,7 +126,7 @@ def request_of(
     axes = _listed_choices(given)
     file = run_file_of(run_file) if run_file else RunFile()
     repeats, baseline = given.get("repeats"), given.get("baseline", True)
-    chosen = set(single)
+    chosen = {*single, *axes}
     chosen |= {"repeats"} if repeats else set()
     chosen |= {"nodes"} if nodes or shape or ladder else set()
     left = {}

@@ -21,6 +21,7 @@ from typing import Any
 
 from orchestrator.analysis.compare.causes import Distinction
 from orchestrator.grouping import group_pairs
+from orchestrator.plan.spec import EXTRA_CHOICES
 from orchestrator.results import Cell, RunResult, median
 from orchestrator.results.parts.step_parts import parse_step_parts
 
@@ -55,7 +56,7 @@ _ACTS_ON = {
 """Names of differences, by the part of a step on which they act."""
 _CHOICES = (
     "metric", "simulated", "framework", "model", "device", "options", "env", "dtype", "batch_size", "loader", "nodes", "gpus",
-    "payload", "template", "hosts", "steps", "warmup_steps", "container",
+    "payload", "template", "hosts", "steps", "warmup_steps", *EXTRA_CHOICES,
 )  # fmt: skip
 _FACTS = ("program", "node", "load")
 _BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8}

@@ -55,6 +55,9 @@ def test_the_part_that_grew_by_the_change_comes_first_and_what_acts_on_it_before
     assert found[0].share == pytest.approx(1.0, abs=0.02)
     assert found[0].evidence == "grew by 2.5 ms of the 2.5 ms that a step takes longer"
     assert found[1].evidence == "acts on wait for input" and found[2].evidence == "command line"
+    bound = Distinction("cpu_binding", "nothing", "cores")
+    found = suspects(before, after, True, [COMMAND, KERNEL, bound])
+    assert [one.name for one in found[1:]] == ["cpu_binding", "node.kernel", "command"]
     # of computation and communication, the other choice comes first
     before, after = of(FAST, told(0.008)), of(SLOW, told(0.0105))
     assert names(before, after, NCCL, DTYPE)[0] == "computation alone"

@@ -15,6 +15,7 @@ from orchestrator.api.sealing import contents
 from orchestrator.errors import DataError
 from orchestrator.features.store.archives import Store
 from orchestrator.features.store.folder import FolderPlace
+from orchestrator.record import archive
 from orchestrator.record.archive import seal, verify
 from orchestrator.record.archive_record import head_of
 from orchestrator.record.rundir import BenchDir
@@ -148,7 +149,10 @@ def test_of_each_archive_the_head_is_read_and_once(project: Path, team: Path) ->
 def test_a_store_of_an_earlier_version_is_read_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Made by orch 0.1.0 when stores had an index, with one signature."""
+    """Made by orch 0.1.0 when stores had an index, with one signature, and read by a later version,
+    whose tables may have more columns.
+    """
+    monkeypatch.setattr(archive, "__version__", "0.2.0")
     team = shutil.copytree(OLD / "team", tmp_path / "team")
     at(monkeypatch, tmp_path / "theirs")
     index = (team / "index.sqlite").read_bytes()
