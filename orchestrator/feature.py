@@ -10,15 +10,16 @@ and its rows in setup.cfg, removes the feature.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(NamedTuple):
     """The parts that a feature adds to the core.
 
     ``commands`` lists the feature's commands by module: each is a function of the same name, with
@@ -67,9 +68,9 @@ class Feature:
       (`orchestrator.controller.monitor`)
     """
 
-    commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    commands: Mapping[str, Mapping[str, str]] = _NOTHING
     group: str = "Set up"
-    provides: Mapping[str, str] = field(default_factory=dict)
+    provides: Mapping[str, str] = _NOTHING
 
 
 @cache
