@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,6 +147,16 @@ def test_of_each_archive_the_head_is_read_and_once(project: Path, team: Path) ->
 
 
 @needs("history")
+def _kept_of(sealed: Any, computed: Any) -> Any:
+    """Return what is computed now, without the keys that were not there when it was sealed."""
+    match sealed, computed:
+        case dict(), dict():
+            return {key: _kept_of(sealed[key], computed[key]) for key in sealed if key in computed}
+        case list(), list() if len(sealed) == len(computed):
+            return [_kept_of(*pair) for pair in zip(sealed, computed, strict=True)]
+    return computed
+
+
 def test_a_store_of_an_earlier_version_is_read_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +175,10 @@ def test_a_store_of_an_earlier_version_is_read_and_goes_on(
     assert "a: verified, in " in orch("pull", str(team), "nightly").stdout
     said = orch("pull", str(team), "a", "-o", "out", "--signers", str(OLD / "signers"))
     assert "signed by ops@example.org" in said.stdout
+    assert orch("pull", str(team), "b", "-o", "out").exit_code == 0
+    for folder in (Path("out/a"), Path("out/b")):
+        sealed = json.loads((folder / "archive.json").read_text())["tables"]
+        assert _kept_of(sealed, dict(contents(BenchDir(folder)))["tables"]) == sealed
     cells = json.loads(orch("history", "--from", str(team), "--json").stdout)["cells"]
     assert [(cell["bench_id"], cell["n"]) for cell in cells] == [("a", 3), ("b", 1)]
     assert orch("verify", str(team)).exit_code == 0
