@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 import typer.core
 
+from orchestrator.cli.conversion import skip_needless_conversions
 from orchestrator.errors import OrchError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _RUNNING = ("accept", "bench", "tune", "bisect", "resume")
 # For other options the last value counts, so words after an alias override its own.
 _ONCE = {"exclude", "hosts", "file"}
-_TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
+_TIME = r"[0-9.]+[smhd][0-9.smhd]*"
 
 
 class Command(typer.core.TyperCommand):
@@ -67,6 +68,10 @@ class Command(typer.core.TyperCommand):
             if hasattr(error, "message") and (faults := getattr(error.__cause__, "errors", None)):
                 error.message += f", got {str(faults()[0]['input'])!r}"
             raise
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, which convert only values that need it."""
+        return skip_needless_conversions(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options under the headings of their rows, if they have some; others come first."""
@@ -148,7 +153,7 @@ def _with_limit(args: list[str]) -> list[str]:
         name, equals, limit = word.partition("=")
         if name == "--wait" and equals:
             words += ["--wait", "--wait-limit", limit]
-        elif words[-1:] == ["--wait"] and _TIME.fullmatch(word):
+        elif words[-1:] == ["--wait"] and re.fullmatch(_TIME, word):
             words += ["--wait-limit", word]
         else:
             words.append(word)

@@ -14,6 +14,7 @@ import typer
 import typer.core
 import typer.main
 
+from orchestrator.cli.conversion import skip_needless_conversions
 from orchestrator.cli.defaults import Command
 from orchestrator.errors import EXIT_STATUS, DataError, OrchError
 from orchestrator.feature import features
@@ -145,6 +146,10 @@ class Program(typer.core.TyperGroup):
         """Run the command. Raises ConfigError for words that it does not take."""
         with _usage_errors():
             return super().invoke(ctx)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, which convert only values that need it."""
+        return skip_needless_conversions(super().get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under the headings of a day's order."""
