@@ -77,7 +77,8 @@ class Feature(NamedTuple):
 def features() -> dict[str, Feature]:
     """Return the features by the names of their folders."""
     folder = import_module("orchestrator.features")
-    names = sorted(path.parent.name for path in Path(folder.__path__[0]).glob("*/__init__.py"))
+    folders = Path(folder.__path__[0]).iterdir()
+    names = sorted(path.name for path in folders if (path / "__init__.py").exists())
     return {name: import_module(f"{folder.__name__}.{name}").FEATURE for name in names}
 
 

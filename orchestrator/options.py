@@ -9,8 +9,7 @@ order is that in messages and in the help.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from orchestrator.errors import nearest
 
@@ -25,8 +24,7 @@ FIRST, WHAT, OFTEN, LIMITS, WHERE, OUTPUT = GROUPS = (
 """Headings of the help, in its order."""
 
 
-@dataclass(frozen=True, slots=True)
-class InRunFile:
+class InRunFile(NamedTuple):
     """The place of an option in a run file.
 
     It stands under ``key``, by default its name, and its value has one of ``types``, which messages
@@ -44,8 +42,7 @@ class InRunFile:
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultKey:
+class DefaultKey(NamedTuple):
     """The place of an option in a file of defaults.
 
     ``kind`` is a kind of value in `orchestrator.record.defaults`, ``limit`` the field of `Limits`
@@ -60,8 +57,7 @@ class DefaultKey:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BenchOption:
+class BenchOption(NamedTuple):
     """An option, and where it may stand."""
 
     help: str

@@ -172,6 +172,8 @@ def note_variables(
     """Name variables whose values look as if they were meant to be expanded on the node, and are
     not, and those that are almost variables of a library.
     """
+    if not variables:
+        return
     import re
 
     from orchestrator.feature import providers
