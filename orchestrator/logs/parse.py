@@ -191,7 +191,7 @@ class _Collector:
     def read_cut_line(self, raw: bytes) -> None:
         text = clean_text(raw)
         pieces = [piece for _, piece in self.tags.pieces(text)]
-        readers = (*self.rows, *self.metrics)
+        readers = (*self.rows, *self.metrics) if raw else ()  # each has many patterns of cut lines
         if any(may_begin(reader.pattern.pattern, piece) for piece in pieces for reader in readers):
             self.warn(LINE_CUT_OFF(line=text[:100]))
         self.statements.read_last(pieces)
