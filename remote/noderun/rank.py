@@ -130,4 +130,7 @@ def rank_main(argv):
 if __name__ == "__main__":
     if sys.argv[1:2] != ["--"] or not sys.argv[2:]:
         sys.exit("rank_wrapper.py: expected -- and the command of a rank, got %r" % sys.argv[1:])
-    sys.exit(rank_main(sys.argv[2:]))
+    status = rank_main(sys.argv[2:])
+    if isinstance(status, int):
+        os._exit(status)  # without Python's clearing up of modules, an eighth of a wrapper's time
+    sys.exit(status)
