@@ -17,7 +17,7 @@ from orchestrator.logs.patterns import columns, compile_pattern
 from orchestrator.logs.steps import VALUES, StepSample
 from orchestrator.plan import folders as library
 from tests.logs.line_by_line import in_words, line_by_line
-from tests.logs.programs import LOG, OURS, RULES, TENSORFLOW, steps
+from tests.logs.programs import LOG, OURS, TENSORFLOW, grammars, steps
 from tests.support.examples import examples
 
 SAMPLE_LOGS = [(path / "sample.log").read_bytes() for path in library.frameworks().values()]
@@ -64,7 +64,7 @@ PIECES = [
 
 @settings(max_examples=examples(400), deadline=None)
 @given(
-    st.sampled_from(RULES),
+    st.deferred(lambda: st.sampled_from(grammars())),
     st.lists(st.sampled_from(PIECES) | st.binary(max_size=6), max_size=60),
     st.data(),
 )
@@ -78,7 +78,7 @@ def test_blocks_say_what_their_lines_say_one_by_one(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(
-    st.sampled_from(RULES),
+    st.deferred(lambda: st.sampled_from(grammars())),
     st.randoms(use_true_random=False),
     st.lists(st.sampled_from(PIECES), max_size=3),
 )

@@ -12,14 +12,21 @@ from orchestrator.errors import ConfigError
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import parse
 from orchestrator.logs.patterns import compile_pattern
-from tests.logs.programs import RULES
+from tests.logs.programs import grammars
 from tests.support.examples import examples
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(
-    st.sampled_from(
-        [text for rules in RULES for text in (*rules.patterns, rules.rank, rules.closing) if text]
+    st.deferred(
+        lambda: st.sampled_from(
+            [
+                text
+                for rules in grammars()
+                for text in (*rules.patterns, rules.rank, rules.closing)
+                if text
+            ]
+        )
     ),
     st.data(),
 )

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-import scipy.stats
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 

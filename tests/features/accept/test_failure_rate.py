@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as some
-from scipy import stats
 
 from orchestrator.features.accept.certificate import certificate_of
 from orchestrator.features.accept.failure_rate import failure_rate, least_time_between
@@ -21,8 +21,8 @@ from tests.support.acceptances import STEADY, SUITE, acceptance
 )
 def test_the_interval_of_a_rate_is_that_of_the_beta_distribution(of: tuple[int, int]) -> None:
     failed, runs = of
-    low = stats.beta.ppf(0.025, failed, runs - failed + 1) if failed else 0.0
-    high = stats.beta.ppf(0.975, failed + 1, runs - failed) if failed < runs else 1.0
+    low = scipy.stats.beta.ppf(0.025, failed, runs - failed + 1) if failed else 0.0
+    high = scipy.stats.beta.ppf(0.975, failed + 1, runs - failed) if failed < runs else 1.0
     assert failure_rate(failed, runs) == pytest.approx((low, high), rel=1e-9)
 
 
@@ -30,7 +30,7 @@ def test_the_interval_of_a_rate_is_that_of_the_beta_distribution(of: tuple[int, 
 def test_the_bound_of_the_time_is_that_of_the_chi_square_distribution(
     failed: int, seconds: float
 ) -> None:
-    bound = 2 * seconds / stats.chi2.ppf(0.95, 2 * failed + 2)
+    bound = 2 * seconds / scipy.stats.chi2.ppf(0.95, 2 * failed + 2)
     assert least_time_between(failed, seconds) == pytest.approx(bound, rel=1e-9)
 
 

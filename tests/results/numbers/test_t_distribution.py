@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import fdtrc, stdtr, stdtrit
 
 from orchestrator.results.numbers.t_distribution import fisher, probability, student
 
@@ -22,7 +22,7 @@ def test_a_quantile_is_scipys(freedom: float, chance: float) -> None:
     # Around 0 a quantile is as uncertain as the last digit of its probability; SciPy's own has
     # fewer digits there.
     assert student(freedom, chance) == pytest.approx(
-        float(stdtrit(freedom, chance)), rel=1e-9, abs=3e-8
+        float(scipy.special.stdtrit(freedom, chance)), rel=1e-9, abs=3e-8
     )
 
 
@@ -32,7 +32,7 @@ def test_a_probability_is_scipys(freedom: float, t: float) -> None:
         height = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
         expected = 0.5 + t * height / math.sqrt(freedom * math.pi)
     else:
-        expected = float(stdtr(freedom, t))
+        expected = float(scipy.special.stdtr(freedom, t))
     assert probability(freedom, t) == pytest.approx(expected, rel=1e-9)
 
 
@@ -51,5 +51,5 @@ def test_how_often_a_ratio_of_variances_is_exceeded_is_scipys(
     ratio: float, above: float, below: float
 ) -> None:
     assert fisher(ratio, above, below) == pytest.approx(
-        float(fdtrc(above, below, ratio)), rel=1e-9, abs=1e-12
+        float(scipy.special.fdtrc(above, below, ratio)), rel=1e-9, abs=1e-12
     )
