@@ -43,7 +43,7 @@ MAY_USE = {
     "logs": "inventory",
     "plan": "devices inventory logs",
     "checks": "devices inventory plan",
-    "record": "inventory logs plan",
+    "record": "devices inventory logs plan",
     "engines": "inventory plan record",
     "transport": "inventory engines",
     "nodes": "devices inventory plan checks record transport",

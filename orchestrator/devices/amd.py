@@ -73,6 +73,7 @@ VENDOR = Vendor(
     facts=_facts,
     show=_show,
     variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    driver="/sys/module/amdgpu/version",
     tools=("amd-smi", "rocm-smi"),
     hints=Hints(
         ecc="compare amd-smi static --ras of these GPUs",

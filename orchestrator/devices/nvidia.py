@@ -69,6 +69,7 @@ VENDOR = Vendor(
     facts=_facts,
     show=lambda devices: "",  # launch scripts set CUDA_VISIBLE_DEVICES
     variables=("CUDA_VISIBLE_DEVICES",),
+    driver="/proc/driver/nvidia/version",
     tools=("nvidia-smi",),
     hints=Hints(
         listing="nvidia-smi -L",

@@ -15,7 +15,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Device:
     """One kind of device: dense operations per second, a multiply-add counting as two, 0 for types
-    without a peak.
+    without a peak; bytes per second of its memory, 0 if nobody knows.
 
     ``half`` is the peak for 16-bit floats, ``fp32`` that for 32-bit floats, ``tf32`` that for their
     products in TF32, ``fp8`` that for 8-bit floats. ``cache_bytes`` is the size of the last-level
@@ -80,6 +80,7 @@ class Vendor:
     shell text by which a run sees only these devices, in the format of CUDA_VISIBLE_DEVICES, which
     launch scripts set; it does nothing on nodes without this vendor's driver.
 
+    ``driver``: the file on a node that changes with its driver, that of the node's half.
     ``variables``: those by which its programs choose devices, left out of a command that becomes a
     framework folder. ``tools``: the programs that a node runner asks, ``gpu_tool`` in the facts.
     ``has_peer_module``: a module of the kernel shows whether network cards read the memory of its
@@ -92,6 +93,7 @@ class Vendor:
     facts: Callable[[Mapping[str, Any]], dict[str, Any]]
     show: Callable[[str], str]
     devices: tuple[Device, ...]
+    driver: str = ""
     variables: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     hints: Hints = Hints()

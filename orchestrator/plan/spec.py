@@ -34,8 +34,8 @@ _DEFAULTED = (
 """Fields of a spec that a framework may have defaults for."""
 CELL_CHOICES = ("cpu_binding",)
 EXTRA_CHOICES = ("container", *CELL_CHOICES)
-"""Choices of a run for which no framework has a default: fields of a spec, empty if nobody chose.
-Cells of a bench may differ in ``CELL_CHOICES``; all share one container.
+"""Choices of a run for which no framework has a default: fields of a spec, an empty text or None if
+nobody chose, as 0 may be a choice. Cells of a bench may differ in ``CELL_CHOICES``; all share one container.
 """
 _OPTIONAL = ("env", "follows", *EXTRA_CHOICES, "hosts")
 _MOST = 1 << 40
@@ -113,12 +113,17 @@ class RunSpec:
     def as_dict(self) -> dict[str, Any]:
         """Return the spec for JSON, without origins and without fields that are not set."""
         values = asdict(self)
-        unset = [name for name in _OPTIONAL if not values[name]]
+        unset = [name for name in _OPTIONAL if values[name] in (None, "", {}, ())]
         if self.step == Step():
             unset.append("step")
         for name in ("origins", *unset):
             del values[name]
         return values
+
+    def chosen(self, name: str) -> Any:
+        """Return the value of one of `EXTRA_CHOICES`; None if nobody chose."""
+        value = getattr(self, name)
+        return None if value == "" else value
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -126,7 +131,8 @@ class RunSpec:
         experiment is about them.
         """
         settings = {**self.options, **self.env}
-        settings |= {name: value for name in CELL_CHOICES if (value := getattr(self, name))}
+        choices = {name: self.chosen(name) for name in CELL_CHOICES}
+        settings |= {name: value for name, value in choices.items() if value is not None}
         if self.hosts:
             settings["hosts"] = ",".join(self.hosts)
         return settings

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.devices.vendor import vendors
 from orchestrator.errors import DataError
 from orchestrator.inventory import Host
 from orchestrator.plan.folders import FrameworkFolder
@@ -45,7 +46,7 @@ class Deployed:
     @property
     def question(self) -> str:
         """The shell command that prints `answer` if nothing has changed."""
-        drivers = "/proc/driver/nvidia/version /sys/module/amdgpu/version"
+        drivers = " ".join(vendor.driver for vendor in vendors() if vendor.driver)
         machine = f"cat /proc/sys/kernel/random/boot_id {drivers} 2>/dev/null"
         # Change into each set and back: a subshell, or a digest of the digests, would cost one more
         # process per node.

@@ -302,13 +302,14 @@ LEAVING = tuple(
 )
 """The groups of columns that a narrow terminal leaves out, in this order."""
 OF_REPEATS = {
-    name: column.of_any
+    name: column.of_any or column.name
     for column in _COLUMNS
-    if column.of_repeats and column.of_any
+    if column.of_repeats
     for name in (column.name, column.of_any)
+    if name
 }
 """The columns that describe the repeats as they are, under both names, each with its shorter one:
-``average`` for ``average_speed``.
+``average`` for ``average_speed``. One that tables of other metrics lack keeps its name.
 """
 
 

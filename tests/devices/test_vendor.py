@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from noderun.vendors import VENDORS
 from orchestrator.devices.vendor import show_devices, vendors
 from orchestrator.plan.bundle import bundle
 from orchestrator.plan.payload import find_folder
@@ -131,6 +132,11 @@ def test_a_file_and_its_row_add_a_vendor_on_the_node(tmp_path: Path) -> None:
 
 def test_each_vendor_knows_other_devices() -> None:
     names = [device.name for vendor in vendors() for device in vendor.devices]
-    assert [vendor.name for vendor in vendors()] == ["nvidia", "amd"] and len(names) == len(
-        set(names)
-    )
+    assert len(names) == len(set(names)) > 0
+
+
+def test_both_halves_know_the_same_vendors_in_the_same_order() -> None:
+    """In this order a node tells its drivers, and the next deploy asks for them."""
+    here = [(vendor.name, vendor.driver) for vendor in vendors()]
+    assert here == [(vendor.name, vendor.driver) for vendor in VENDORS]
+    assert [name for name, _ in here] == ["nvidia", "amd"]

@@ -247,7 +247,7 @@ def _bounds(cell: Measured, model: Model) -> Iterator[tuple[str, float, str]]:
             f"the arithmetic {whose}",
         )
         moved = _least_bytes(cell, model, device)
-        if moved > 0:
+        if moved > 0 and device.memory_bytes_per_s:
             step_s = moved / (device.memory_bytes_per_s * ROOM)
             yield "memory", cell.ranks * cell.batch_size / step_s, f"the memory {whose}"
     if cell.link_bytes_per_s and cell.nodes > 1:

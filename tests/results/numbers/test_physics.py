@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from orchestrator.features.published.folders import read_published_files
 from orchestrator.features.published.plausibility import find_doubts
 from orchestrator.plan.folders import frameworks, open_framework
+from orchestrator.results.numbers import physics
 from orchestrator.results.numbers.peaks import DEVICES, MODELS, devices_in, link_in
 from orchestrator.results.numbers.physics import SLACK, Finding, Measured, findings
 from orchestrator.results.numbers.throughput import median
@@ -277,6 +278,15 @@ def test_a_batch_of_one_is_bounded_by_moving_the_weights() -> None:
     case = measured("1n1g", 1 / step_s * 1.001, batch_size=1, model="vgg16", devices=V100)
     assert kinds(findings(case, [])) == ["memory"]
     assert findings(replace(case, speeds=(1 / step_s * 0.999,)), []) == ()
+
+
+def test_a_memory_whose_speed_nobody_knows_is_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = measured("1n1g", 1_000, batch_size=1, model="vgg16", devices=V100)
+    assert kinds(findings(case, [])) == ["memory"]
+    (known,) = devices_in(V100).values()
+    unknown = {"V100": replace(known, memory_bytes_per_s=0)}
+    monkeypatch.setattr(physics, "devices_in", lambda _: unknown)
+    assert findings(case, []) == ()
 
 
 def test_several_nodes_are_bounded_by_their_link_and_one_is_not() -> None:

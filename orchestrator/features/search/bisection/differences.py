@@ -108,7 +108,7 @@ def apply_candidate(
     framework does not have are left out. Raises ConfigError if that is impossible.
     """
     choices: dict[str, Any] = {name: getattr(spec, name) for name in _KEPT}
-    choices |= {name: getattr(spec, name) or None for name in EXTRA_CHOICES}
+    choices |= {name: spec.chosen(name) for name in EXTRA_CHOICES}
     choices |= {f"options.{name}": value for name, value in spec.options.items()}
     choices |= {f"env.{name}": value for name, value in spec.env.items()}
     origins, hosts = {}, spec.hosts
@@ -201,9 +201,7 @@ def _spec(
             message = f"expected cells of one {name}, got {own} and {other}"
             raise ConfigError(message, where="A, B", hint="orch compare shows how they differ")
     values = {name: (getattr(before, name), getattr(after, name)) for name in _FIELDS}
-    values |= {
-        name: (getattr(before, name) or None, getattr(after, name) or None) for name in CELL_CHOICES
-    }
+    values |= {name: (before.chosen(name), after.chosen(name)) for name in CELL_CHOICES}
     for name in dict.fromkeys([*before.options, *after.options]):
         option = framework.options.get(name)
         default = option.default if option else None
