@@ -146,7 +146,6 @@ def test_of_each_archive_the_head_is_read_and_once(project: Path, team: Path) ->
     assert set(place.asked) == heads
 
 
-@needs("history")
 def _kept_of(sealed: Any, computed: Any) -> Any:
     """Return what is computed now, without the keys that were not there when it was sealed."""
     match sealed, computed:
@@ -157,6 +156,7 @@ def _kept_of(sealed: Any, computed: Any) -> Any:
     return computed
 
 
+@needs("history")
 def test_a_store_of_an_earlier_version_is_read_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
