@@ -96,7 +96,7 @@ def begin_step():
 
 if __name__ == "__main__":
     # What is compiled and loaded stays, and is neither looked through meanwhile nor cleared up at the
-    # end: a sixth of what a connection costs a node.
+    # end: an eighth of what a connection costs a node.
     gc.set_threshold(50_000)
     serve_main()
     with contextlib.suppress(OSError):
