@@ -316,6 +316,11 @@ def _places(ranks: Mapping[int, _Rank], total: int) -> Verdict | None:
     if len(odd) != 1 or len(most) < 2:
         return None
     is_loop = any(map(is_a_loop, places))
+    # A monitored barrier is a collective that recorders leave out: who alone calls another one in
+    # its place is named, as in `find_difference`.
+    is_barrier = all(is_of_a_group(ranks[number].does.place) for number in most)
+    if is_barrier and ranks[odd[0]].does.collective is not None:
+        return _of(odd, ranks, "collectives")
     # Who is in a collective has arrived. Why others are at the store is not known: it may have left
     # out what they meet for, or they may wait for a key that nobody sets.
     if places.get("") == most:

@@ -251,6 +251,14 @@ def test_the_names_of_collectives_prove_nothing_without_recorders() -> None:
     assert judged(*[in_call(119)] * 3, IN_MONITORED).ranks == ()
     in_pair = in_call(119, group="7")
     assert judged(in_call(119), in_pair, in_pair, monitored).ranks == ()
+    told = judged(monitored, in_call(119), monitored)
+    assert told.sentence == (
+        "rank 1 on node2 waits in all-reduce 119; ranks 0, 2 wait in monitored_barrier"
+    )
+    assert judged(IN_MONITORED, in_call(119), IN_MONITORED).ranks == ()
+    assert judged(monitored, in_pair, monitored).ranks == ()
+    assert judged(monitored, monitored, in_call(119), in_call(119)).ranks == ()
+    assert judged(monitored, IN_STORE, in_call(119), monitored).ranks == ()
 
 
 def test_who_is_in_none_of_the_groups_that_are_waited_for_is_not_named() -> None:
