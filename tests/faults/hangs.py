@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -37,8 +37,10 @@ from typing import Any
 
 from orchestrator.controller.events import Stalled
 from orchestrator.controller.peer import A_NODE_FAILED
+from orchestrator.controller.root_cause import with_cause
 from orchestrator.errors import RunError
 from orchestrator.features.hang.watch import HangWatch
+from orchestrator.record import RunDir
 from orchestrator.record.node_record import ExitRecord
 from tests.support.machine import Line, Machine
 from tests.support.trainers import FLAT
@@ -231,27 +233,40 @@ class World:
         return (self.folder(rank) / "logs" / f"rank-{rank}.out").read_text()
 
     def judge(self, reason: str) -> tuple[tuple[int, ...], str]:
-        """Return who is named for the end of the run, and the sentence: the verdict, or the first
-        failure by the clock of the ranks, as the controller takes it, and not the first that was
-        heard. A rank that lost another may exit before the kernel has closed the GPUs of that one:
-        the controller sees in its last lines, which are not read here, that it is no cause."""
+        """Return who is named for the end of the run, and the sentence: the verdict, or the cause
+        that the controller sees behind the first failure by the clock of the ranks."""
         if reason and (ended_by := self.hang.ended_by):
             return ended_by.ranks, ended_by.sentence
         self.stop(A_NODE_FAILED)
-        record = min(
+        # A rank that lost another may exit before the kernel has closed the GPUs of that one.
+        events = sorted(
             (event for _, event in self.failures),
             key=lambda event: (event["signal"] is None, event["ended_mono_s"]),
         )
-        how = record["signal"] or f"exit code {record['code']}"
-        first = RunError(
-            f"rank {record['rank']} ended with {how}",
-            kind="rank_failed",
-            host=self.hang.placed[record["rank"]],
-        )
+        first, *rivals = [self._failure(event) for event in events]
         _, told = self.hang.outcome("failed", first)
+        facts: dict[str, dict[str, Any]] = {machine.name: {} for machine in self.machines}
+        told = with_cause(told, rivals, self._collect(), facts)
         assert told
         named = re.match(r"ranks? ((?:\d+(?:, )?)+)", told.message)
         return tuple(map(int, named[1].rstrip(", ").split(", "))) if named else (), told.message
+
+    def _failure(self, event: Mapping[str, Any]) -> RunError:
+        how = event["signal"] or f"exit code {event['code']}"
+        return RunError(
+            f"rank {event['rank']} ended with {how}",
+            kind="rank_failed",
+            host=self.hang.placed[event["rank"]],
+            run_id=self.run_id,
+        )
+
+    def _collect(self) -> RunDir:
+        """Return the run as a controller has it once the logs of all nodes are collected."""
+        run = RunDir(self.machines[0].root.parent / "collected")
+        for rank, machine in enumerate(self.machines):
+            for path in (self.folder(rank) / "logs").iterdir():
+                run.write_log(machine.name, path.name, path.read_bytes())
+        return run
 
     def folder(self, rank: int) -> Path:
         """Return the run's folder on the node of a rank."""
