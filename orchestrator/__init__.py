@@ -14,13 +14,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from orchestrator.version import __version__
-
 if TYPE_CHECKING:
     from orchestrator.api.bench import Bench, load
     from orchestrator.api.plan import Plan, prepare, run
     from orchestrator.errors import OrchError
     from orchestrator.plan import Limits
+    from orchestrator.version import __version__
 
 __all__ = ["Bench", "Limits", "OrchError", "Plan", "__version__", "load", "prepare", "run"]
 
@@ -31,6 +30,7 @@ _HOMES = {
     "Limits": "plan",
     "OrchError": "errors",
     "Plan": "api.plan",
+    "__version__": "version",
     "load": "api.bench",
     "prepare": "api.plan",
     "run": "api.plan",

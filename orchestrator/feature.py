@@ -14,12 +14,12 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Feature(NamedTuple):
+class Feature:
     """The parts that a feature adds to the core.
 
     ``commands`` lists the feature's commands by module: each is a function of the same name, with
@@ -68,18 +68,29 @@ class Feature(NamedTuple):
       (`orchestrator.controller.monitor`)
     """
 
-    commands: Mapping[str, Mapping[str, str]] = _NOTHING
-    group: str = "Set up"
-    provides: Mapping[str, str] = _NOTHING
+    def __init__(
+        self,
+        commands: Mapping[str, Mapping[str, str]] = _NOTHING,
+        group: str = "Set up",
+        provides: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        self.commands = commands
+        self.group = group
+        self.provides = provides
 
 
 @cache
 def features() -> dict[str, Feature]:
     """Return the features by the names of their folders."""
     folder = import_module("orchestrator.features")
-    folders = Path(folder.__path__[0]).iterdir()
-    names = sorted(path.name for path in folders if (path / "__init__.py").exists())
-    return {name: import_module(f"{folder.__name__}.{name}").FEATURE for name in names}
+    names = sorted(path.name for path in Path(folder.__path__[0]).iterdir())
+    modules = {
+        name: import_module(f"{folder.__name__}.{name}")
+        for name in names
+        if name.isidentifier() and not name.startswith("_")
+    }
+    # A folder that was removed may have left its bytecode.
+    return {name: module.FEATURE for name, module in modules.items() if hasattr(module, "FEATURE")}
 
 
 def providers(point: str) -> Iterator[Any]:

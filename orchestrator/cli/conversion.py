@@ -27,9 +27,13 @@ class _Conversion:
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 
 
-def skip_needless_conversions(params: list[Any]) -> list[Any]:
-    """Return the parameters, for which typer converts only the values that need it."""
-    for param in params:
-        if hasattr(param, "get_runtime_param") and param._runtime_param is None:
-            param._runtime_param = _Conversion()
-    return params
+class FewConversions:
+    """Mixin of a command for which typer converts only the values that need it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters of the command."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if hasattr(param, "get_runtime_param") and param._runtime_param is None:
+                param._runtime_param = _Conversion()
+        return params

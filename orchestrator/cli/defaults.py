@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 import typer.core
 
-from orchestrator.cli.conversion import skip_needless_conversions
+from orchestrator.cli.conversion import FewConversions
 from orchestrator.errors import OrchError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _ONCE = {"exclude", "hosts", "file"}
 _TIME = r"[0-9.]+[smhd][0-9.smhd]*"
 
 
-class Command(typer.core.TyperCommand):
+class Command(FewConversions, typer.core.TyperCommand):
     """A command whose options fall back to defaults in files, and which says on stderr which of
     them it uses.
     """
@@ -68,10 +68,6 @@ class Command(typer.core.TyperCommand):
             if hasattr(error, "message") and (faults := getattr(error.__cause__, "errors", None)):
                 error.message += f", got {str(faults()[0]['input'])!r}"
             raise
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, which convert only values that need it."""
-        return skip_needless_conversions(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options under the headings of their rows, if they have some; others come first."""

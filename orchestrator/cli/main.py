@@ -14,11 +14,9 @@ import typer
 import typer.core
 import typer.main
 
-from orchestrator.cli.conversion import skip_needless_conversions
-from orchestrator.cli.defaults import Command
+from orchestrator.cli.conversion import FewConversions
 from orchestrator.errors import EXIT_STATUS, DataError, OrchError
 from orchestrator.feature import features
-from orchestrator.version import __version__
 
 _CORE = {
     "Measure": {
@@ -106,7 +104,7 @@ _OF_A_PLACE = (
 )
 
 
-class Program(typer.core.TyperGroup):
+class Program(FewConversions, typer.core.TyperGroup):
     """All commands, each imported when it is run, explained or completed: importing all takes a
     tenth of a second.
     """
@@ -119,6 +117,8 @@ class Program(typer.core.TyperGroup):
 
     def load(self, *words: str) -> None:
         """Put the commands with these names in place of what stands for them in the help."""
+        from orchestrator.cli.defaults import Command
+
         for path, commands in MODULES.items():
             if not commands.keys() & set(words):
                 continue
@@ -147,20 +147,18 @@ class Program(typer.core.TyperGroup):
         with _usage_errors():
             return super().invoke(ctx)
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, which convert only values that need it."""
-        return skip_needless_conversions(super().get_params(ctx))
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under the headings of a day's order."""
         longest = max(map(len, self.commands))
         for group, names in GROUPS.items():
-            rows = [
-                (name.ljust(longest), self.commands[name].get_short_help_str(formatter.width))
-                for name in names
-            ]
             with formatter.section(group):
-                formatter.write_dl(rows)
+                for name in names:
+                    summary = self.commands[name].get_short_help_str(formatter.width)
+                    line = f"{'':{formatter.current_indent}}{name:{longest}}  {summary}"
+                    if len(line) <= formatter.width:
+                        formatter.write(f"{line}\n")
+                    else:  # wrapping takes longer than all else that is done with a line
+                        formatter.write_dl([(name.ljust(longest), summary)])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, as the library of the command line needs
@@ -211,6 +209,8 @@ def whole() -> Program:
 
 def _version(is_set: bool) -> None:
     if is_set:
+        from orchestrator.version import __version__
+
         typer.echo(f"orch {__version__}")
         raise typer.Exit
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import defaults, main
+from orchestrator.cli import defaults
+from orchestrator.cli.conversion import FewConversions
 from orchestrator.cli.main import MODULES, whole
 
 NAMES = sorted(name for commands in MODULES.values() for name in commands)
@@ -36,8 +37,7 @@ def test_every_option_has_the_value_that_typer_gives_it(
             option = form if form.startswith("-") else "--"
             lines += [[option, text] if text or option == "--" else [option] for text in texts]
     ours = [values(command, words) for words in lines]
-    for module in (defaults, main):
-        monkeypatch.setattr(module, "skip_needless_conversions", lambda params: params)
+    monkeypatch.delattr(FewConversions, "get_params")
     command = whole().commands[name]
     theirs = [values(command, words) for words in lines]
     for words, found, expected in zip(lines, ours, theirs, strict=True):
