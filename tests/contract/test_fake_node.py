@@ -200,7 +200,7 @@ def test_a_run_that_is_not_there(subject: Subject) -> None:
     assert left_behind(node, RUN, timeout_s=LIMIT_S) is None
     node.put([Upload(f"{run_path(node.host.name, RUN)}/launch.sh", b"")], timeout_s=LIMIT_S)
     with pytest.raises(TransportError) as caught:
-        node.supervisor(RUN, start=False, timeout_s=1)
+        node.supervisor(RUN, start=False, timeout_s=LIMIT_S)
     assert (
         caught.value.kind == "node_lost"
         and node.transport.alive
