@@ -171,9 +171,13 @@ class Undecided(OrchError):
 class RunError(OrchError):
     """Kinds node_unfit, node_busy, port_busy, start_timeout, storage_full (on a node), rank_failed,
     not_verified, evidence_lost, run_timeout, lease_expired, output_limit, run_in_use, budget_over.
+
+    ``others_agree`` is set for a rank that failed: the last call of all other ranks, if it is the
+    same.
     """
 
     exit_code = 1
+    others_agree = ""
 
 
 class Interrupted(RunError):

@@ -83,7 +83,7 @@ def with_cause(
             name_hosts(line, names) for line in _hint_lines(death, finding, facts)
         )
     if finding and finding.kind == _MISMATCH:
-        return _blame_nobody(death.error, finding)
+        return _judge_mismatch(death.error, finding)
     return death.error
 
 
@@ -107,13 +107,24 @@ def _has_own_cause(death: Death, finding: Failure | None) -> bool:
     return last_output(death.words, exceptions_only=True) != ""
 
 
-def _blame_nobody(error: OrchError, finding: Failure) -> OrchError:
-    """Return the error of a rank that others have ended, without a host: which of them is wrong is
-    not known.
+def _judge_mismatch(error: OrchError, finding: Failure) -> OrchError:
+    """Return the error of a rank that ended because ranks called different collectives: its own if
+    all others called the same, else one without a host, as others may have ended it.
     """
-    text = f"{finding.cause}; which rank is wrong is not known, and {error.host}: {error.message}"
-    hint = (error.hint or "").removeprefix(f"{finding.cause}; ")
-    told = RunError(text, kind=error.kind, run_id=error.run_id, phase=error.phase, hint=hint)
+    agreed = error.others_agree if isinstance(error, RunError) else ""
+    if agreed:
+        text = f"{error.message}: it called another collective, or another size, than the others; {agreed}"
+    else:
+        unknown = f"which rank is wrong is not known, and {error.host}: {error.message}"
+        text = f"{finding.cause}; {unknown}"
+    told = RunError(
+        text,
+        kind=error.kind,
+        host=error.host if agreed else "",
+        run_id=error.run_id,
+        phase=error.phase,
+        hint=(error.hint or "").removeprefix(f"{finding.cause}; "),
+    )
     told.cause = finding.remedy
     return told
 

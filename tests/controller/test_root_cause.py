@@ -228,6 +228,15 @@ def test_of_ranks_whose_calls_do_not_fit_the_one_that_ended_is_not_blamed(tmp_pa
     assert error.message == f"{words}; {unknown}"
     assert error.hint is not None and error.hint.startswith("look at what the ranks do differently")
     assert "last lines of rank-0.err on node1:" in error.hint
+    alone = failed(run, said)
+    alone.others_agree = "ranks 1, 2 called all-reduce 9 of sizes [[8]]"
+    told = with_cause(alone, (), run, dict.fromkeys(said, {}))
+    assert told is not None and (told.host, told.kind) == ("node1", "rank_failed")
+    assert told.message == (
+        "rank 0 ended with exit code 1: it called another collective, or another size, than the "
+        "others; ranks 1, 2 called all-reduce 9 of sizes [[8]]"
+    )
+    assert (told.cause, told.hint) == (error.cause, error.hint)
 
 
 def test_each_log_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

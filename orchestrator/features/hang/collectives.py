@@ -89,21 +89,43 @@ def _differences(
             yield Difference(_list_sides(at, calls))
 
 
+def find_agreement(ranks: Mapping[int, RankSeen], total: int) -> str:
+    """Return the last call of all ranks but one, such as "ranks 0, 2 called all-reduce 178 of sizes
+    [[64]]"; empty if it is not the same, or new after the call before. If ranks called different
+    collectives, the one that is missing called another: it did not when it called that one last.
+    """
+    last = {number: seen.collectives[-1] for number, seen in ranks.items() if seen.collectives}
+    if len(last) != total - 1 or total < _LEAST_RANKS:
+        return ""
+    calls = {(entry.group, entry.number, _identify(entry)) for entry in last.values()}
+    entry = next(iter(last.values()))
+    by_group = (_by_group(ranks[number]).get(entry.group, {}) for number in last)
+    if len(calls) > 1 or not all(_has_followed(own, entry.number, entry) for own in by_group):
+        return ""
+    call = _spell((_name(entry), _sizes(entry)), entry.number)
+    return f"{subject(tuple(sorted(last)))} called {call}"
+
+
 def _is_out_of_turn(own: Mapping[int, Collective], at: int, usual: Collective) -> bool:
     """Return True if what others called, in place of what a rank did, cannot be the mistake: it is
     another collective, or has followed the call before, as what the rank did never has.
     """
     if _name(own[at]) != _name(usual):
         return True
+    return _has_followed(own, at, usual) and not _has_followed(own, at, own[at])
+
+
+def _has_followed(own: Mapping[int, Collective], at: int, entry: Collective) -> bool:
+    """Return True if a rank has earlier made such a call after one like that before ``at``."""
     if at - 1 not in own:
         return False
-    before = _identify(own[at - 1])
-    followed = {
-        _identify(own[number])
+    pair = (_identify(own[at - 1]), _identify(entry))
+    return any(
+        number < at
+        and number - 1 in own
+        and (_identify(own[number - 1]), _identify(own[number])) == pair
         for number in own
-        if number < at and number - 1 in own and _identify(own[number - 1]) == before
-    }
-    return _identify(usual) in followed and _identify(own[at]) not in followed
+    )
 
 
 def _identify(entry: Collective) -> tuple[str, str, str]:

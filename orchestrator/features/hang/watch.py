@@ -21,7 +21,7 @@ from orchestrator.controller.peer import Peer
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import OrchError, RunError
 from orchestrator.features.hang.cause import VERDICT_KEY, Verdict, subject
-from orchestrator.features.hang.collectives import find_difference
+from orchestrator.features.hang.collectives import find_agreement, find_difference
 from orchestrator.features.hang.node_report import HangReport, RankSeen
 from orchestrator.features.hang.verdict import (
     LATE,
@@ -204,6 +204,13 @@ class HangWatch:
             return error
         found = find_difference(self._last_calls, len(self.placed))
         if found is None:
+            failed = _FAILED.match(error.message)
+            if (
+                isinstance(error, RunError)
+                and failed
+                and int(failed["rank"]) not in self._last_calls
+            ):
+                error.others_agree = find_agreement(self._last_calls, len(self.placed))
             return error
         named = "" if found.odd is None else f"{subject((found.odd,))} "
         text = f"{named}{found.words}; {error.host}: {error.message}"

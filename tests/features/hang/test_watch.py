@@ -303,6 +303,33 @@ def test_a_rank_that_called_another_collective_is_the_cause_of_the_failure_of_ot
     assert run.watch.outcome("lost", killed) == ("lost", killed)
 
 
+@pytest.mark.parametrize(
+    ("said", "agreed"),
+    [
+        (
+            {0: ["reduce", "barrier"] * 2, 2: ["reduce", "barrier"] * 2},
+            "ranks 0, 2 called barrier 3",
+        ),
+        ({0: ["barrier", "barrier", "reduce"], 2: ["barrier", "barrier", "reduce"]}, ""),
+        ({0: ["reduce", "barrier"] * 2, 2: ["reduce", "barrier", "reduce"]}, ""),
+        ({0: ["reduce", "barrier"] * 2}, ""),
+        ({1: ["reduce", "barrier"] * 2, 2: ["reduce", "barrier"] * 2}, ""),
+    ],
+    ids=["as before", "new", "one is behind", "two ended", "of the one that failed"],
+)
+def test_the_call_of_all_but_the_rank_that_failed_is_told_if_it_is_the_usual_one(
+    said: dict[int, list[str]], agreed: str
+) -> None:
+    run = Run([WAITS, WAITS])
+    run.watch.placed = {0: "node1", 1: "node2", 2: "node3"}
+    for rank, names in said.items():
+        seen = {"rank": rank, "earlier": calls(*names)[:-1], "collectives": calls(*names)[-2:]}
+        run.watch.take(f"node{rank + 1}", {"event": "collectives", "report": {"ranks": [seen]}})
+    failed = RunError("rank 1 ended with SIGABRT", kind="rank_failed", host="node2")
+    assert run.watch.outcome("failed", failed) == ("failed", failed)
+    assert failed.others_agree == agreed
+
+
 def test_who_was_missed_is_the_cause_if_another_gives_up_waiting() -> None:
     """A limit of a collective, of a barrier or of a store may be shorter than the patience here."""
     run = Run([WAITS, ASLEEP])
