@@ -92,8 +92,14 @@ def _differences(
 def find_agreement(ranks: Mapping[int, RankSeen], total: int) -> str:
     """Return the last call of all ranks but one, such as "ranks 0, 2 called all-reduce 178 of sizes
     [[64]]"; empty if it is not the same, or new after the call before. If ranks called different
-    collectives, the one that is missing called another: it did not when it called that one last.
+    collectives, the one that is missing called another. Empty also where any call may differ in
+    size: what was sent to that rank may be the mistake.
     """
+    entries = [
+        entry for seen in ranks.values() for entry in (*seen.earlier, *(seen.collectives or ()))
+    ]
+    if not all(_name(entry) in (*_EQUAL, "barrier") for entry in entries):
+        return ""
     last = {number: seen.collectives[-1] for number, seen in ranks.items() if seen.collectives}
     if len(last) != total - 1 or total < _LEAST_RANKS:
         return ""

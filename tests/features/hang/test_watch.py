@@ -314,8 +314,10 @@ def test_a_rank_that_called_another_collective_is_the_cause_of_the_failure_of_ot
         ({0: ["reduce", "barrier"] * 2, 2: ["reduce", "barrier", "reduce"]}, ""),
         ({0: ["reduce", "barrier"] * 2}, ""),
         ({1: ["reduce", "barrier"] * 2, 2: ["reduce", "barrier"] * 2}, ""),
+        ({0: ["all_to_all", "barrier"] * 2, 2: ["all_to_all", "barrier"] * 2}, ""),
+        ({0: ["send 0->1", "barrier"] * 2, 2: ["recv 2<-1", "barrier"] * 2}, ""),
     ],
-    ids=["as before", "new", "one is behind", "two ended", "of the one that failed"],
+    ids=["as before", "new", "one is behind", "two ended", "its own", "uneven parts", "pairs"],
 )
 def test_the_call_of_all_but_the_rank_that_failed_is_told_if_it_is_the_usual_one(
     said: dict[int, list[str]], agreed: str
