@@ -17,8 +17,8 @@ the program ssh (`transport: openssh`), one master for each host.
 - deploy: the PyTorch payload to N fresh hosts, and once more when it is already there; Ansible
   copies the same files.
 - push: 20 files, 1 MiB in all, to N hosts.
-- pull: a log of 64 MiB from N hosts, over open connections. For orch, they have already been used
-  to ask what a run has left, as a bench does before it collects.
+- pull: a log of 64 MiB, or of ``--log-mib``, from N hosts, over open connections. For orch, they
+  have already been used to ask what a run has left, as a bench does before it collects.
 
 The programs alternate, round by round. Each line is a median with the range, and its ratio to
 orch's in the same round, the median with the range again: above 1 it is slower than orch. A round
@@ -51,7 +51,7 @@ from orchestrator.plan.folders import open_framework
 LAB = Path(os.environ["ORCH_HOSTS"]).parents[2] if "ORCH_HOSTS" in os.environ else Path()
 ORCH = [sys.executable, "-m", "orchestrator"]
 HERE = Path(__file__).parent
-FILES, FILE_BYTES, LOG_BYTES = 20, 52_429, 64 << 20
+FILES, FILE_BYTES = 20, 52_429
 LIMIT_S, LIMIT_S_PER_HOST = 300.0, 2.0
 
 
@@ -279,25 +279,26 @@ def with_files(bed: Bed) -> Path:
     return source
 
 
-def with_log(bed: Bed) -> None:
-    """Put a log of 64 MiB on every host, where a run would have left it, with numbers that vary
-    like measured ones.
+def with_log(bed: Bed, size: int) -> None:
+    """Put a log of ``size`` bytes on every host, where a run would have left it, with numbers that
+    vary like measured ones.
     """
     chance, at, lines = random.Random(1), 0.0, []
-    for number in range(LOG_BYTES // 70):
+    for number in range(size // 70):
         took = 0.03125 * chance.gauss(1, 0.01)
         at += took
         loss = 6.9078 * 0.99999**number
         lines.append(
             f"orch step={number} t={at:.6f} step_time_s={took:.6f} samples=1024 loss={loss:.4f}\n"
         )
-    text = "".join(lines).encode()[:LOG_BYTES]
-    assert len(text) == LOG_BYTES
+    text = "".join(lines).encode()[:size]
+    assert len(text) == size
     for name, home in zip(bed.names, bed.homes, strict=True):
         folder = home / ".orch-node" / "nodes" / name / "runs" / "pulled" / "logs"
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "node.out").exists():
-            (folder / "node.out").write_bytes(text)
+        log = folder / "node.out"
+        if not log.exists() or log.stat().st_size != size:
+            log.write_bytes(text)
 
 
 STAMP = "bash -c 'echo $EPOCHREALTIME'"
@@ -356,6 +357,7 @@ def main() -> None:
     parser.add_argument("--n", default="4", help="numbers of hosts, e.g. 4,16,64")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=4, help="runs of orch in a round of skew")
+    parser.add_argument("--log-mib", type=int, default=64, help="size of a log to pull")
     parser.add_argument("--with", dest="chosen", default="", help="contenders; all if not said")
     asked = parser.parse_args()
     if not LAB.name:
@@ -383,7 +385,7 @@ def measure(
     figures: dict[str, list[float]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
     if operation == "pull":
-        with_log(Bed(count, Path()))
+        with_log(Bed(count, Path()), asked.log_mib << 20)
     for _ in range(asked.rounds):
         taken: dict[str, list[float]] = {}
         if operation == "skew":
@@ -397,24 +399,16 @@ def measure(
             figures[name] += values
             ratios[name].append(statistics.median(values) / ours)
     unit = "ms" if operation == "skew" else "s"
+    moved = {"push": FILES * FILE_BYTES, "pull": asked.log_mib << 20}.get(operation, 0) * count
     print(f"{operation}, {count} hosts, load {os.getloadavg()[0]:.1f}")
     for name, values in figures.items():
         middle = statistics.median(values)
-        rate = (
-            f"  {rated(operation, count) / middle / 1e6:7.1f} MB/s"
-            if rated(operation, count)
-            else ""
-        )
+        rate = f"  {moved / middle / 1e6:7.1f} MB/s" if moved else ""
         print(
             f"  {name:11} {middle:9.3f} {unit}  {min(values):9.3f} to {max(values):9.3f}  n={len(values):<3}"
             f" ratio {statistics.median(ratios[name]):7.2f}  {min(ratios[name]):.2f} to {max(ratios[name]):.2f}{rate}",
             flush=True,
         )
-
-
-def rated(operation: str, count: int) -> int:
-    """Return the bytes that an operation moves, 0 if it is not about bytes."""
-    return {"push": FILES * FILE_BYTES, "pull": LOG_BYTES}.get(operation, 0) * count
 
 
 if __name__ == "__main__":
