@@ -70,7 +70,7 @@ def with_spares(
     ]
     if doubtful:
         raise Faults(doubtful)
-    for kind in kinds_of(plan.list_runs()):
+    for kind in kinds_of(plan.list_runs(), selection.hosts):
         look = look_at(cluster, kind, everyone)
         opened.facts[look.framework] = look.facts
         for host in everyone:

@@ -114,7 +114,7 @@ class ActiveHosts:
             look_at(
                 self.stage.cluster, kind, [*left, *reachable], self.facts.get(kind.framework.name)
             )
-            for kind in kinds_of([*needed, run])
+            for kind in kinds_of([*needed, run], self.hosts)
         ]
         against = {}
         for spare in reachable:
@@ -155,7 +155,7 @@ class ActiveHosts:
         if self._has_looked:
             return []
         wait_until_free(self.stage, [host.name for host in self.hosts])
-        for kind in kinds_of(needed):
+        for kind in kinds_of(needed, self.hosts):
             look = look_at(
                 self.stage.cluster, kind, self.hosts, self.facts.get(kind.framework.name)
             )

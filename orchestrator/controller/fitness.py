@@ -16,20 +16,25 @@ from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.preflight import capture
 from orchestrator.plan import Framework
 from orchestrator.plan.bench import PlannedRun
+from orchestrator.plan.placement import most_ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """The runs of one framework, as far as preflight distinguishes them.
 
-    ``ranks`` is the most ranks on a node (None: not known yet). ``with_data``: the runs read a data
-    set. ``container`` replaces the hosts' container, one choice for all runs of a bench.
+    ``ranks`` are the most ranks on each host that they are placed on. ``with_data``: the runs read a
+    data set. ``container`` replaces the hosts' container, one choice for all runs of a bench.
     """
 
     framework: Framework
-    ranks: int | None = None
-    with_data: bool = True
-    container: str = ""
+    ranks: Mapping[str, int]
+    with_data: bool
+    container: str
+
+    def ranks_on(self, host: str) -> int:
+        """Return the most ranks on a host. A spare may take any place."""
+        return self.ranks.get(host, max(self.ranks.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +64,15 @@ class Look:
         return [*self.faults.get(host, ()), *busy]
 
 
-def kinds_of(runs: Iterable[PlannedRun]) -> list[Kind]:
-    """Return the kinds of runs, one for each framework."""
+def kinds_of(runs: Iterable[PlannedRun], hosts: Sequence[Host]) -> list[Kind]:
+    """Return the kinds of runs that are placed on these hosts, one for each framework."""
     by_name = group_pairs((run.folder.framework.name, run) for run in runs)
     kinds = []
     for alike in by_name.values():
         kinds.append(
             Kind(
                 alike[0].folder.framework,
-                max(run.spec.gpus for run in alike),
+                most_ranks([run.spec for run in alike], hosts),
                 any(run.spec.loader != "synthetic" for run in alike),
                 alike[0].spec.container,
             )
@@ -102,7 +107,7 @@ def look_at(
         check
         for host in hosts
         if host.name in facts
-        for check in judge(host, facts[host.name], kind.framework, kind.ranks)
+        for check in judge(host, facts[host.name], kind.framework, kind.ranks_on(host.name))
     ]
     checks += among(facts, hosts)
     for error in [*same_machine(facts), *unfit(checks)]:

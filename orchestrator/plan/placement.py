@@ -109,22 +109,28 @@ def used_hosts(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[Host]:
     return [host for host in hosts if host.name in names]
 
 
+def most_ranks(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> dict[str, int]:
+    """Return the most ranks that any of these runs places on each host, 0 on one that none uses."""
+    most = {host.name: 0 for host in hosts}
+    for spec in specs:
+        for slot in place(spec, hosts, 0).slots:
+            most[slot.host] = max(most[slot.host], slot.nproc)
+    return most
+
+
 def idle_gpus(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[str]:
     """Return the GPUs that none of these runs uses, where hosts differ in size, as a text for hosts
     with equal numbers.
     """
-    most: dict[str, int] = {}
-    for spec in specs:
-        for slot in place(spec, hosts, 0).slots:
-            most[slot.host] = max(most.get(slot.host, 0), slot.nproc)
+    most = most_ranks(specs, hosts)
     if len({host.gpus for host in hosts}) < 2:
         return []
     words: dict[str, list[str]] = {}
     for host in hosts:
-        if host.gpus and most.get(host.name, 0) < host.gpus:
-            words.setdefault(
-                f"{host.gpus - most.get(host.name, 0)} of {host.gpus} GPUs", []
-            ).append(host.name)
+        if host.gpus and most[host.name] < host.gpus:
+            words.setdefault(f"{host.gpus - most[host.name]} of {host.gpus} GPUs", []).append(
+                host.name
+            )
     return [
         f"{text} of {'each of ' if len(names) > 1 else ''}{fold(names)}"
         for text, names in words.items()

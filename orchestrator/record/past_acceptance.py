@@ -15,7 +15,7 @@ from orchestrator.documents import read
 class PastAcceptance:
     """An acceptance that was made: when, in UTC, its suite, the verdict of the cluster, and its
     hosts in order. ``failed`` has for each node, link or cluster that failed its name and the first
-    reason; ``undecided`` are the hosts of open verdicts."""
+    reason; ``undecided`` are the hosts of open verdicts, also of links and of the cluster."""
 
     acceptance_id: str
     created: str
@@ -31,19 +31,20 @@ class PastAcceptance:
         certificate = read(_Certificate, content)
         nodes = certificate.nodes
         failed = [(node.host, (*node.why, "")[0]) for node in nodes if node.verdict == "fail"]
-        findings = [
-            (finding.subject, finding.text)
-            for finding in (*certificate.links, *certificate.cluster)
-            if finding.verdict == "fail"
+        findings = (*certificate.links, *certificate.cluster)
+        also_failed = [
+            (finding.subject, finding.text) for finding in findings if finding.verdict == "fail"
         ]
+        is_open = {node.host for node in nodes if node.verdict == "undecided"}
+        is_open.update(*(found.hosts for found in findings if found.verdict == "undecided"))
         return cls(
             certificate.acceptance_id,
             certificate.created,
             certificate.suite,
             certificate.verdict,
             hosts=tuple(node.host for node in nodes),
-            failed=(*failed, *findings),
-            undecided=tuple(node.host for node in nodes if node.verdict == "undecided"),
+            failed=(*failed, *also_failed),
+            undecided=tuple(node.host for node in nodes if node.host in is_open),
         )
 
 
@@ -59,6 +60,7 @@ class _Finding:
     subject: str
     text: str
     verdict: str
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,3 +48,15 @@ def test_a_host_is_due_that_has_not_passed_within_the_time(
     made: list[PastAcceptance], due: dict[str, str]
 ) -> None:
     assert hosts_to_accept(HOSTS, made, "quick", 10.5 * DAY_S, NOW) == due
+
+
+def test_hosts_of_an_open_verdict_of_the_cluster_have_not_passed() -> None:
+    node = {"verdict": "pass", "why": []}
+    finding = {"subject": "cluster", "text": "20% slower may be missed", "verdict": "undecided"}
+    past = PastAcceptance.of_certificate({
+        "acceptance_id": "a-25", "created": "2026-11-25T12:00:00Z", "suite": "quick",
+        "verdict": "undecided", "links": [], "cluster": [{**finding, "hosts": ["n2"]}],
+        "nodes": [{**node, "host": host} for host in HOSTS],
+    })  # fmt: skip
+    due = hosts_to_accept(HOSTS, [past], "quick", 10.5 * DAY_S, NOW)
+    assert due == {"n2": "a-25 has not passed it"}
