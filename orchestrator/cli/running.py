@@ -30,7 +30,7 @@ _CONTROLLER_STOPS_S = 60.0
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.errors import OrchError
+    from orchestrator.errors import DataError, OrchError
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.record import BenchDir, Project, RunDir
     from orchestrator.record.submission import Submission
@@ -51,12 +51,10 @@ def status(
     from orchestrator.nodes.conversation import owner_words
     from orchestrator.nodes.fanout import each
     from orchestrator.nodes.leftovers import Leftovers
-    from orchestrator.record import BenchDir as Benches
     from orchestrator.record import Project, holder
     from orchestrator.record.bench_record import is_outside_its_lab
     from orchestrator.record.journal import suspicion
     from orchestrator.record.refusals import refusal
-    from orchestrator.record.rundir import bench_folders
     from orchestrator.report.text import one_line
 
     project = Project.here(os.environ)
@@ -75,7 +73,7 @@ def status(
         for name, answer in answers.items()
         for fault in Leftovers.of(answer, name).errors(name)
     ]
-    benches = [Benches.open(folder) for folder in reversed(bench_folders(project.runs))]
+    benches, damaged = _benches(project)
     states = {bench.path.name: _counts(bench) for bench in benches}
     records = {bench.path.name: bench.record() for bench in benches}
     labels = {name: record.label for name, record in records.items() if record.label}
@@ -96,6 +94,7 @@ def status(
                 "errors": {k: e.as_dict() for k, e in errors.items()},
                 "benches": {name: counts for name, counts in states.items() if name not in refused},
                 "refused": refused,
+                "damaged": {name: error.as_dict() for name, error in damaged.items()},
                 "conducted": controllers,
                 "silent": silent,
                 "labels": labels,
@@ -142,10 +141,10 @@ def status(
         typer.echo(
             f"refused  {count} before the first run, the newest is {newest}: {one_line(reason)}"
         )
-    if errors or doubtful:
+    if errors or doubtful or damaged:
         from orchestrator.errors import Faults
 
-        raise Faults([*errors.values(), *doubtful])
+        raise Faults([*errors.values(), *doubtful, *damaged.values()])
 
 
 def _has_inventory(project: Project) -> bool:
@@ -158,6 +157,21 @@ def _has_inventory(project: Project) -> bool:
 
     source, why = project.inventory_source("", os.environ)
     return why != DEFAULT or (Path(source).exists() and not project.is_outside_its_lab(os.environ))
+
+
+def _benches(project: Project) -> tuple[list[BenchDir], dict[str, DataError]]:
+    """Return the benches of a project, the oldest first, and by name why others cannot be read."""
+    from orchestrator.errors import DataError
+    from orchestrator.record import BenchDir
+    from orchestrator.record.rundir import bench_folders
+
+    benches, damaged = [], {}
+    for folder in reversed(bench_folders(project.runs)):
+        try:
+            benches.append(BenchDir.open(folder))
+        except DataError as error:
+            damaged[folder.name] = error
+    return benches, damaged
 
 
 def _counts(bench: BenchDir) -> dict[str, int]:

@@ -74,7 +74,11 @@ class BenchDir:
         bench or unreadable.
         """
         bench = cls(path)
-        bench.record()
+        try:
+            bench.record()
+        except DataError as error:
+            error.hint = error.hint or f"restore the file, or orch rm {path.name}"
+            raise
         return bench
 
     def record(self) -> BenchRecord:

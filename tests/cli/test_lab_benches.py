@@ -4,6 +4,7 @@ no inventory.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,19 @@ def test_a_project_without_an_inventory_lists_its_benches(project: Project) -> N
     assert "no node is asked: this project has no inventory; --hosts names one" in done.stderr
     assert f'"{NAME}"' in project.orch("status", "--json").stdout
     assert project.orch("status", "--hosts", "missing.yaml").returncode == 2
+
+
+def test_a_damaged_bench_is_told_beside_the_others(project: Project) -> None:
+    running_bench(project.path)
+    (project.path / "inventory" / "cluster.yaml").unlink()
+    record = project.path / "runs" / "bench-2" / "bench.json"
+    record.parent.mkdir()
+    record.write_text('{"schema')
+    done = project.orch("status")
+    assert done.returncode == 4 and done.stdout.startswith(f"bench    {NAME}  1 open"), done
+    assert f"{record}: expected JSON, got " in done.stderr and "orch rm bench-2" in done.stderr
+    (fault,) = json.loads(project.orch("status", "--json").stdout)["damaged"].items()
+    assert (fault[0], fault[1]["kind"]) == ("bench-2", "state_damaged")
 
 
 @pytest.mark.parametrize("command", ["check", "deploy", "status"])
