@@ -177,7 +177,9 @@ def new(
             )
         if placed := place_arguments(command):
             said.append(f"with values of orch in each run: {', '.join(placed)}")
-        said += filter(None, [hook(command)])
+        program = command.script or command.module
+        copy = Path(program).name
+        said += filter(None, [hook(command, str(folder / copy) if copy in payload else program)])
     else:
         files = example(name)
     for file, content in {

@@ -85,9 +85,10 @@ def undeploy(
 def _find_runs(project: Project, run_ids: Collection[str]) -> dict[str, tuple[BenchDir, RunDir]]:
     """Return those of these runs that are in this project, with their benches."""
     from orchestrator.record import BenchDir
-    from orchestrator.record.rundir import bench_folders
+    from orchestrator.record.bench_groups import every_bench_folder
 
-    benches = [BenchDir.open(folder) for folder in bench_folders(project.runs)] if run_ids else []
+    folders = every_bench_folder(project.runs) if run_ids else ()
+    benches = [BenchDir.open(folder) for folder in folders]
     return {
         run.run_id: (bench, run)
         for bench in benches

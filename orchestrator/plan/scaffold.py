@@ -209,11 +209,12 @@ def for_command(
     }
 
 
-def hook(command: TrainingCommand) -> str:
-    """Return how a program reports its steps, in words; empty unless it is Python."""
+def hook(command: TrainingCommand, where: str) -> str:
+    """Return how a program reports its steps, in words; empty unless it is Python. ``where`` is the
+    file that nodes get.
+    """
     if command.launcher == "program":
         return ""
-    where = command.script or command.module
     lines = f'import {PROGRESS_MODULE.removesuffix(".py")}; rank_progress.mark(step, "step") where each step begins'
     return f"to have a hang reported with the rank that is its cause, write two lines into {where}: {lines}"
 

@@ -47,6 +47,12 @@ def groups(runs: Path) -> Iterator[BenchGroup]:
         yield from provider.groups(runs)
 
 
+def every_bench_folder(runs: Path) -> Iterator[Path]:
+    """Yield the folders of all benches of a project, the oldest name first, those in groups last."""
+    for folder in (runs, *(group.path for group in groups(runs))):
+        yield from reversed(bench_folders(folder))
+
+
 def group_at(path: Path) -> BenchGroup | None:
     """Return the group in a folder; None if it holds none."""
     for provider in providers("bench_group"):

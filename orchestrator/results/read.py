@@ -81,7 +81,8 @@ def read_run(run: RunDir) -> RunResult:
     try:
         planned = read_manifest(run)
     except DataError as error:
-        return RunResult(run.run_id, 0, None, False, "damaged", error=error)
+        again = "" if (run.path / "manifest.json").exists() else RESUME
+        return RunResult(run.run_id, 0, None, False, "damaged", error=error, repeated_by=again)
     result = RunResult(
         run.run_id,
         planned.repeat,

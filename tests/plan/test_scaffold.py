@@ -148,7 +148,8 @@ def test_a_command_of_torchrun_arms_the_flight_recorder_and_carries_what_reports
     assert (
         "/train.py --config " in last and "/a.yaml --data=/d" in last and "conf/a.yaml" not in last
     )
-    assert hook(command).endswith(
+    assert hook(command, "templates/mine/train.py").endswith(
+        "write two lines into templates/mine/train.py: "
         'import rank_progress; rank_progress.mark(step, "step") where each step begins'
     )
 
@@ -170,7 +171,7 @@ def test_a_probe_asks_for_what_the_program_imports_and_a_program_of_no_python_re
     folder = written(
         tmp_path / "bench", for_command("bench", "", program, {"bench": b""}) | {"bench": ""}
     )
-    assert list(folder.framework.payload) == ["bench"] and hook(program) == ""
+    assert list(folder.framework.payload) == ["bench"] and hook(program, "bench") == ""
 
 
 def test_what_tells_a_program_where_its_ranks_are_becomes_a_value_of_the_run(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_runs_that_were_never_started_are_counted_and_continued_by_resume(
     assert planned.note == (
         "incomplete: 1 of 4 planned runs measured, 3 never run; orch resume bench-1 continues it"
     )
+
+
+def test_a_run_whose_files_were_lost_is_made_again_by_resume(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, repeats=2)
+    conducted(rig)
+    lost = rig.bench.runs()[1]
+    shutil.rmtree(lost.path)
+    planned = planned_runs(rig.bench, read_bench(rig.bench))
+    assert [run.state for run in planned.results] == ["finished", "damaged"]
+    assert planned.note.endswith("1 failed; orch resume bench-1 continues it")
 
 
 def test_a_run_that_was_stopped_is_interrupted_and_none_has_failed(tmp_path: Path) -> None:

@@ -12,20 +12,14 @@ from typing import Any
 from orchestrator.analysis.compare.cell_snapshot import cell_of
 from orchestrator.analysis.past_cells import PastCell, headline
 from orchestrator.inventory import in_order
-from orchestrator.record.bench_groups import groups
+from orchestrator.record.bench_groups import every_bench_folder
 from orchestrator.record.node_states import NodeState
-from orchestrator.record.rundir import bench_folders
 from orchestrator.results import Cell
 
 
 def bench_names(runs: Path) -> list[str]:
     """Return the names of all benches in a folder, in acceptances as ``ACCEPTANCE/BENCH``."""
-    of_stages = [
-        f"{folder.path.name}/{path.name}"
-        for folder in groups(runs)
-        for path in reversed(bench_folders(folder.path))
-    ]
-    return [*(path.name for path in reversed(bench_folders(runs))), *of_stages]
+    return [path.relative_to(runs).as_posix() for path in every_bench_folder(runs)]
 
 
 def page_name(name: str) -> str:
