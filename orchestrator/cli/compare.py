@@ -91,7 +91,7 @@ def gate(
         typer.Option(
             "--plan",
             metavar="N%",
-            help="Compare nothing; show how many repeats find a change of N%. --baseline may be left out.",
+            help="Compare nothing; show how many repeats find a change of N%, by the scatter of the benches named.",
         ),
     ] = "",
     metric: Metric = "",
@@ -115,7 +115,7 @@ def gate(
         )
     if plan:
         _plan(
-            [baseline, bench] if baseline else [bench],
+            [name for name in (baseline, bench) if name] or [""],
             share(plan, "--plan"),
             allowed,
             metric,

@@ -178,6 +178,9 @@ def render_detectable(
     """Print the changes that each configuration's repeats can show, and how many repeats a change
     takes.
     """
+    benches = dict.fromkeys(each.benches for each in found)
+    if len(benches) == 1:
+        console.print(Text(one_line(f"scatter of {' and '.join(*benches)}"), style="bold"))
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     drawn.add_column("case", overflow="fold")
     asked, allowed = _format_share(change), _format_share(margin)
@@ -185,6 +188,8 @@ def render_detectable(
         drawn.add_column(title, justify="right")
     for each in found:
         name = each.case if each.metric == SPEED else f"{each.case} {each.metric}"
+        if len(benches) > 1:
+            name += f", of {' and '.join(each.benches)}"
         numbers = (
             str(each.repeats),
             _share(each.scatter),

@@ -441,3 +441,28 @@ def test_a_bench_that_cannot_be_read_is_named(project: Project, made: Made) -> N
     (project.path / "runs" / "b" / "bench.json").write_text("{")
     done = project.orch("compare", "a", "b")
     assert (done.returncode, done.stdout) == (4, "") and "runs/b/bench.json" in done.stderr
+
+
+def test_a_plan_takes_each_configuration_from_the_benches_that_have_it(
+    project: Project, made: Made
+) -> None:
+    noisy = [1 + 10 * (noise - 1) for noise in SCATTER]
+    made("a", 0.5)
+    made("b", 0.6, change=lambda plan: plan["spec"].update(env={"FOO": "1"}), scatter=noisy)
+
+    def plan(*words: str) -> list[tuple[Any, ...]]:
+        found = json.loads(project.orch("gate", *words, "--plan", "3%", "--json").stdout)
+        return [
+            (each["case"], each["benches"], round(each["scatter"], 3), each["freedom"])
+            for each in found["configurations"]
+        ]
+
+    of_a = ("2n2g", ["a"], 0.002, 4)
+    assert plan("--baseline", "a") == plan("a") == [of_a]
+    assert plan("b", "--baseline", "a") == [
+        ("2n2g FOO=(not set)", ["a"], 0.002, 4),
+        ("2n2g FOO=1", ["b"], 0.024, 4),
+    ]
+    assert project.orch("gate", "a", "--plan", "3%").stdout.startswith("scatter of a\n")
+    both = project.orch("gate", "b", "--plan", "3%", "--baseline", "a").stdout
+    assert "2n2g FOO=1, of b" in both, both
