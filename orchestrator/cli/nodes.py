@@ -113,4 +113,4 @@ def nodes(
             )
         )
     if not known:
-        typer.echo("no node is known yet: orch accept quick", err=True)
+        typer.echo("no node has passed or failed an acceptance yet: orch accept quick", err=True)

@@ -26,7 +26,7 @@ from orchestrator.features.accept.criteria import (
     criteria_of,
     place_of,
 )
-from orchestrator.features.accept.earlier import against_earlier, dump_group
+from orchestrator.features.accept.earlier import against_earlier, dump_group, without_earlier
 from orchestrator.features.accept.figures import UnitFigure, figures_of, without_reference
 from orchestrator.features.accept.nodes import by_links
 from orchestrator.features.accept.observations import AuditFinding, fold_audit
@@ -250,6 +250,7 @@ def _bars(
     by_name = {dump_group(stage.name, group)[0]: (stage, group) for stage, _, group in groups}
     unit_count = sum(len(group.units) for _, group in by_name.values())
     not_compared = {}
+    unjudged = []
     for stage, bar, group in groups:
         outcomes = {}
         if bar.peers:
@@ -264,6 +265,8 @@ def _bars(
                 if record.earlier or against == _PEERS:
                     of_group = f"{stage.name}, {group.title} "
                 not_compared[f"{of_group}against {against}"] = outcome
+                if against != _PEERS:
+                    unjudged.append((stage.name, group, outcome))
             else:
                 judged.append(outcome)
         if (
@@ -279,6 +282,10 @@ def _bars(
     for of_stage in made:
         judged += by_links(of_stage.stage.name, of_stage.results, record.device == "cpu")
         judged += _judge_expectations(of_stage)
+    passing = {host for bar in judged for host in bar.hosts}
+    for name, group, why in unjudged:
+        if not any(passing.intersection(unit.hosts) for unit in group.units):
+            judged.append(without_earlier(name, group, why))
     values = dict(dump_group(stage.name, group) for stage, group in by_name.values())
     return _OfBars(values, tuple(figures), confirm_suspects(judged), not_compared)
 

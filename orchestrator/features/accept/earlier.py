@@ -104,6 +104,22 @@ def against_earlier(
     )
 
 
+def without_earlier(stage: str, group: Group, why: str) -> Judged:
+    """Return the open judgement of a group that there is nothing to compare with, of nodes that no
+    other bar is about. ``why`` says why not.
+    """
+    device = group.units[0].device or "this device"
+    others = "" if group.units[0].kind == CLUSTER else ", or peers: of three or more"
+    decides = f"a figure for {device} in suites/references, or expect: in the choices of this stage"
+    decides += f"{others}; earlier: compares with what has passed by one of them"
+    findings = [
+        Finding(unit.kind, unit.name, unit.hosts, UNDECIDED, f"{group.title}: {why}", decides)
+        for unit in group.units
+    ]
+    bar = f"{group.title}: none slower than when last accepted"
+    return Judged(stage, "earlier", bar, why, "the suite", (), tuple(findings))
+
+
 def _one_by_one(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> Iterator[Finding]:
     """Yield findings about units without peers, each compared with itself."""
     for old, unit in known.values():

@@ -69,7 +69,7 @@ def describe_power(certificate: Certificate) -> list[str]:
     """Return how slow a node would have had to be to be found, for each comparison that was made."""
     words = []
     for bar in certificate.judged:
-        if bar.kind in _AGAINST:
+        if bar.kind in _AGAINST and bar.group:
             least = "no unit, however slow,"
             if bar.least is not None:
                 least = f"one {percent(bar.least, up=True)} slower"

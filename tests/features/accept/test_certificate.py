@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.errors import RunError
 from orchestrator.features.accept.bars import confirm_suspects
-from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.certificate import Certificate, certificate_of
 from orchestrator.features.accept.earlier import against_earlier, dump_group
 from orchestrator.features.accept.page import render
 from orchestrator.features.accept.record import AcceptanceDir
@@ -582,6 +582,29 @@ def test_a_node_that_no_bar_is_about_is_open_and_the_reason_is_among_what_was_no
     certificate = certificate_of(acceptance(tmp_path, {}, nodes=3, suite=none))
     assert certificate.verdict == "undecided"
     assert "no bar covers it" in certificate.not_tested["node[1-3]"]
+
+
+def test_the_first_acceptance_by_earlier_ones_alone_is_open_and_says_what_would_decide_it(
+    tmp_path: Path,
+) -> None:
+    alone = SUITE.replace("peers: 3%, ", "")
+
+    def certified(name: str, suite: str, device: str = "NVIDIA B300") -> Certificate:
+        made = acceptance(tmp_path, {}, nodes=2, suite=suite, device=device, name=name)
+        return certificate_of(made)
+
+    first = certified("a1", alone)
+    bar = judged(first, "earlier")
+    assert (first.verdict, bar.as_dict()["verdict"]) == ("undecided", "undecided")
+    assert bar.got == "no acceptance of these hosts with this suite has passed before"
+    assert [finding.subject for finding in bar.findings] == ["node1", "node2"]
+    shown = "\n".join(lines(first))
+    assert "to decide it: a figure for NVIDIA B300 in suites/references, or expect: in" in shown
+    assert "than when last accepted, in 9 of 10" not in shown
+    bound = alone.replace("steps: 6,", 'steps: 6, expect: "tflops_rank >= 600 size=8192",')
+    for passed in (certified("a2", bound), certified("a3", alone, "NVIDIA H200")):
+        assert passed.verdict == "pass"
+        assert "earlier" not in [bar.kind for bar in passed.judged]
 
 
 def test_runs_that_fail_alike_are_one_finding(tmp_path: Path) -> None:
