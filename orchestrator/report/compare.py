@@ -15,15 +15,15 @@ from rich.text import Text
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.compare.causes import FileDifference
 from orchestrator.analysis.compare.cells import (
-    OTHER_METRIC,
     OTHER_MODEL,
-    TOO_FEW,
+    UNDECIDED,
     CellPair,
     Side,
-    enough,
+    doubt,
 )
 from orchestrator.analysis.compare.detectable import Detectable
 from orchestrator.analysis.compare.suspects import CellSuspects
+from orchestrator.grouping import group_pairs
 from orchestrator.report.cells import NOTHING, number, repeats
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
@@ -138,18 +138,12 @@ def notes(comparison: Comparison) -> list[str]:
     bench only.
     """
     texts = []
-    if any(pair.verdict == TOO_FEW for pair in comparison.pairs):
-        texts.append(
-            f"a verdict needs {enough()} or more repeats of a configuration in both benches"
-        )
     if any(pair.verdict == OTHER_MODEL for pair in comparison.pairs):
         texts.append("the two benches measured different models, so no change is faster or slower")
-    others = dict.fromkeys(pair.metric for pair in comparison.pairs if pair.verdict == OTHER_METRIC)
-    for metric in others:
-        hint = "orch summarize --reread reads the logs of both with one folder"
-        texts.append(
-            f"{metric} is declared differently in the two benches, so its numbers cannot be compared; {hint}"
-        )
+    undecided = [(doubt(pair), pair) for pair in comparison.pairs if pair.verdict in UNDECIDED]
+    reasons = ((why, pair.case) for why, pair in undecided if why != pair.verdict)
+    for why, cases in group_pairs(reasons).items():
+        texts.append(f"{', '.join(dict.fromkeys(cases))}: no verdict: {why}")
     texts += drift_notes(comparison)
     only_in_one = (
         (comparison.before, comparison.only_before),

@@ -189,18 +189,25 @@ def compare_cells(
 
 
 def doubt(pair: CellPair) -> str:
-    """Return why `orch gate` may not use a pair, or an empty text: specs must be equal, and all
-    runs good.
+    """Return every reason why `orch gate` may not use a pair, or an empty text: specs must be equal,
+    all runs good, and a verdict possible.
     """
+    reasons = []
     if pair.differing:
-        return f"its spec differs in {', '.join(pair.differing)}"
+        reasons.append(f"its spec differs in {', '.join(pair.differing)}")
     if failed := pair.before.failed + pair.after.failed:
-        return f"{failed} of its runs failed"
+        reasons.append(f"{failed} of its runs failed")
     if pair.verdict == TOO_FEW:
-        return f"too few repeats, {pair.before.n} and {pair.after.n}; a verdict needs {enough()} or more of each"
-    if pair.verdict == OTHER_METRIC:
-        return f"{pair.metric} is declared differently in the two benches; orch summarize --reread reads both with one folder"
-    return pair.verdict if pair.verdict in UNDECIDED else ""
+        reasons.append(
+            f"too few repeats, {pair.before.n} and {pair.after.n}; a verdict needs {enough()} or more of each"
+        )
+    elif pair.verdict == OTHER_METRIC:
+        reasons.append(
+            f"{pair.metric} is declared differently in the two benches; orch summarize --reread reads both with one folder"
+        )
+    elif pair.verdict in (SAME, NOTHING, NOT_POSITIVE):
+        reasons.append(pair.verdict)  # the others are differences of specs
+    return "; ".join(reasons)
 
 
 def enough() -> int:

@@ -360,6 +360,26 @@ def test_a_gate_that_cannot_decide_ends_with_6_and_with_4_only_for_damage(
     assert done.returncode == (6 if "no verdict" in said else 4) and said in done.stderr, done
 
 
+def test_every_reason_why_there_is_no_verdict_is_given_by_compare_and_by_gate(
+    project: Project, made: Made
+) -> None:
+    made("a", 0.5)
+
+    def fail_one(plan: dict[str, Any]) -> None:
+        options(compile=False)(plan)
+        plan["outcome"].update(state="failed" if plan["repeat"] == 3 else "finished")
+
+    made("b", 0.55, 3, fail_one)
+    why = (
+        "2n2g: no verdict: its spec differs in options.compile; 1 of its runs failed; "
+        "too few repeats, 5 and 2; a verdict needs 4 or more of each"
+    )
+    compared = project.orch("compare", "a", "b").stdout
+    assert why in " ".join(compared.split()), compared
+    gated = project.orch("gate", "--baseline", "a", "b")
+    assert why in gated.stderr and why in " ".join(gated.stdout.split()), gated
+
+
 def test_a_bench_is_no_baseline_of_itself(project: Project, made: Made) -> None:
     made("a", 0.5)
     for name in ("a", "runs/a"):
