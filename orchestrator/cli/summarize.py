@@ -292,18 +292,17 @@ def _summary(
         return rules.summary_of_tree(from_logs, folder.framework, images, _rule_name(rule)), [], []
     from dataclasses import replace
 
-    from orchestrator.errors import DataError
     from orchestrator.notes import as_note
     from orchestrator.record.bench_record import kind_of
     from orchestrator.results import NEVER_RUN
-    from orchestrator.results.bench import notes_of, read_bench
+    from orchestrator.results.bench import damage_in, notes_of, read_bench
     from orchestrator.results.planned import planned_runs
     from orchestrator.results.summary import lacking, of_bench
 
     directory = find_bench(bench)
     planned = planned_runs(directory, read_bench(directory))
     results = [result for result in planned.results if result.state != NEVER_RUN]
-    damaged = [result.error for result in results if isinstance(result.error, DataError)]
+    damaged = damage_in(directory, results)
     if rule:
         from orchestrator.results.log_rules import log_rules
 

@@ -127,7 +127,10 @@ def verify_log(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mma
         done()
     if digest.hexdigest() != entry.sha256:
         raise invalid(
-            "expected the SHA-256 that the node recorded, got a different one", host, name
+            "expected the SHA-256 that the node recorded, got a different one",
+            host,
+            name,
+            "`orch collect` fetches the log again, if the node still has it",
         )
     places = run.secret_places(host).get(name, ())
     return hide_spans(data, places) if places else data

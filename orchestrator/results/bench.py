@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 
@@ -43,6 +44,18 @@ def read_bench(
             if error.kind != "storage_failed":  # a copy on a read-only disk must still be readable
                 raise
     return place_results(bench, results)
+
+
+def damage_in(bench: BenchDir, results: Sequence[RunResult]) -> list[DataError]:
+    """Return the errors of runs whose evidence is damaged, each with the folder of its run."""
+    damaged = []
+    for result in results:
+        if isinstance(result.error, DataError):
+            error, folder = copy(result.error), str(bench.run(result.run_id).path)
+            if folder not in error.where:
+                error.where = ": ".join(filter(None, (folder, error.where)))
+            damaged.append(error)
+    return damaged
 
 
 def place_results(bench: BenchDir, results: Sequence[RunResult]) -> list[RunResult]:

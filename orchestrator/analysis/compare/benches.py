@@ -34,7 +34,7 @@ from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.evidence import read_rendered_files
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import Cell, RunResult, cells_of
-from orchestrator.results.bench import read_bench
+from orchestrator.results.bench import damage_in, read_bench
 
 DIGITS = 12
 """Characters of a digest in a difference."""
@@ -143,7 +143,9 @@ def compare(
         ),
     )
     return comparison, [
-        run.error for runs in matched.results for run in runs if isinstance(run.error, DataError)
+        error
+        for bench, runs in zip(matched.benches, matched.results, strict=True)
+        for error in damage_in(bench, runs)
     ]
 
 

@@ -405,6 +405,10 @@ def test_a_gate_judges_every_cell_of_the_bench_or_says_which_it_cannot(
     log.write_bytes(log.read_bytes().replace(b"t=901", b"t=801"))
     damaged = project.orch("gate", "--baseline", "a", "c")
     assert damaged.returncode == 4 and "SHA-256" in damaged.stderr
+    for words in (("compare", "a", "c"), ("summarize", "a")):
+        said = project.orch(*words).stderr
+        assert "runs/a/a.2: rank-0.out: expected the SHA-256" in said, said
+        assert "`orch collect` fetches the log again" in said, said
 
 
 @pytest.mark.parametrize(
