@@ -77,9 +77,7 @@ def render(comparison: Comparison, console: Console, labels: tuple[str, str] = (
         title = "other differences" if shown else "differences"
         console.print(Text(f"{title}, the likeliest cause first", style="bold"))
     for place, difference in enumerate(others, start=1):
-        console.print(
-            Text(one_line(f"{place:2} {difference.name}: {difference.before} → {difference.after}"))
-        )
+        _print_item(place, f"{difference.name}: {difference.before} → {difference.after}", console)
     for file in comparison.files:
         _print_file(file, console)
 
@@ -98,11 +96,14 @@ def _print_suspects(cell: CellSuspects, comparison: Comparison, console: Console
     for place, suspect in enumerate(cell.suspects, start=1):
         share = "" if suspect.share is None else f"{suspect.share:.0%} of the change: "
         evidence = f" ({share}{suspect.evidence})" if suspect.evidence else ""
-        console.print(
-            Text(
-                one_line(f"{place:2} {suspect.name}: {suspect.before} → {suspect.after}{evidence}")
-            )
-        )
+        text = f"{suspect.name}: {suspect.before} → {suspect.after}{evidence}"
+        _print_item(place, text, console)
+
+
+def _print_item(place: int, text: str, console: Console) -> None:
+    """Print an item of a list; its further lines stand below the first word."""
+    lines = Text(one_line(text)).wrap(console, max(console.width - 3, 20))
+    console.print(Text(f"{place:2} ") + Text("\n   ").join(lines))
 
 
 def change(pair: CellPair) -> str:

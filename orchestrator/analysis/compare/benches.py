@@ -250,13 +250,24 @@ def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, Manifest]]) -> dict[str
     facts = {
         "orch": record.orch,
         "inventory": record.inventory,
-        "command": join(["orch", *record.argv[1:]]),
+        "command": join(["orch", *_without_label(record.argv[1:])]),
     }
     for _, manifest in runs:
         facts[f"template.{manifest.framework}"] = manifest.digest[:DIGITS]
         for name, digest in manifest.payload.items():
             facts["node_runner" if name in _RUNNERS else f"payload.{name}"] = digest[:DIGITS]
     return facts
+
+
+def _without_label(argv: Sequence[str]) -> list[str]:
+    """Return the words of a command without its label, which is a name and changes no run."""
+    words, kept = iter(argv), list[str]()
+    for word in words:
+        if word == "--label":
+            next(words, None)
+        elif not word.startswith("--label="):
+            kept.append(word)
+    return kept
 
 
 def _describe_metric(metric: Metric) -> str:

@@ -61,6 +61,9 @@ _OBSERVED = (
     "output_dtype",
     "cpu_binding",
 )
+_OF_ORCH = ("networks", "cpu_binding")
+"""Those that orch itself finds in each run, if there is anything to find."""
+_NOTHING = "nothing"
 
 
 class _Named(Protocol):
@@ -103,9 +106,13 @@ def distinctions(
     values_by_name: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for earlier, later in pairs:
         _note(values_by_name, spec_fields(earlier), spec_fields(later))
-        _note(values_by_name, _program_reports(earlier), _program_reports(later))
     _note(values_by_name, before, after)
-    _note(values_by_name, *_facts(pairs))
+    measured = [pair for pair in pairs if pair[0].good and pair[1].good]
+    for pair in measured:
+        reports = [_program_reports(cell) for cell in pair]
+        known = [name for name in reports[0] if name in reports[1]]
+        _note(values_by_name, *({name: side[name] for name in known} for side in reports))
+    _note(values_by_name, *_facts(measured))
     ordered = sorted(values_by_name, key=_weight)
     found = []
     for name in ordered:
@@ -170,7 +177,7 @@ def _note(
 ) -> None:
     """Add each name with different values to ``values_by_name``."""
     for name in {**before, **after}:
-        earlier, later = before.get(name, "nothing"), after.get(name, "nothing")
+        earlier, later = before.get(name, _NOTHING), after.get(name, _NOTHING)
         if earlier != later:
             values = values_by_name.setdefault(name, ({}, {}))
             values[0][as_written(earlier)] = values[1][as_written(later)] = None
@@ -189,32 +196,34 @@ def _weight(name: str) -> tuple[int, str]:
 
 def _program_reports(cell: Cell) -> dict[str, str]:
     """Return the reports of a cell's programs about themselves, several values joined, and the
-    observed load by others.
+    observed load by others. What an earlier program did not report is not known, and not nothing.
     """
-    observed = {}
+    observed = {"load": "; ".join(load_notes(cell.good)) or _NOTHING}
     for name in _OBSERVED:
-        values = [str(run.observed.get(name)) for run in cell.good]
-        if set(values) - {"None"}:
-            observed[f"program.{name}"] = _join(values)
-    if loads := load_notes(cell.good):
-        observed["load"] = "; ".join(loads)
+        told = [run.observed for run in cell.good if name in run.observed or name in _OF_ORCH]
+        if told:
+            observed[f"program.{name}"] = _join(
+                str(values.get(name) or _NOTHING) for values in told
+            )
     return observed
 
 
 def _facts(pairs: Sequence[tuple[Cell, Cell]]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the facts of one bench's nodes that differ from the other's, and the hosts if they are
-    not the same.
+    not the same. What no node of a side told is not known.
     """
     sides = [_hosts(before for before, _ in pairs), _hosts(after for _, after in pairs)]
     by_side: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    if sides[0].keys() != sides[1].keys():
+    if all(sides) and sides[0].keys() != sides[1].keys():
         for facts_of_side, hosts in zip(by_side, sides, strict=True):
-            facts_of_side["hosts"] = fold(hosts) if hosts else "nothing"
+            facts_of_side["hosts"] = fold(hosts)
+    told = [{name for facts in hosts.values() for name in facts} for hosts in sides]
     labelled: dict[str, Mapping[str, Any]] = {}
     for side, hosts in enumerate(sides):
         labelled |= {f"{side} {host}": facts for host, facts in hosts.items()}
     for difference in differences(labelled):
-        if difference.fact in _NAMES:
+        fact = difference.fact.removeprefix("number of ").partition(".")[0]
+        if difference.fact in _NAMES or not all(fact in names for names in told):
             continue
         values = {host: value for value, hosts in difference.deviating for host in hosts}
         for side, (facts_of_side, hosts) in enumerate(zip(by_side, sides, strict=True)):

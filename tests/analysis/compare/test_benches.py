@@ -194,6 +194,19 @@ def test_cells_of_one_bench_are_compared_by_an_option(project: Project, made: Ma
     assert [each["name"] for each in found["distinctions"]] == ["options.compile"]
 
 
+def test_a_label_is_no_difference_and_a_long_one_is_indented(project: Project, made: Made) -> None:
+    sides = [
+        made("a", 0.5, change=options(path="/data/" * 20)),
+        made("b", 0.5, change=options(path="/scratch/" * 20)),
+    ]
+    for label, bench in zip((["--label", "a"], ["--label=b"]), sides, strict=True):
+        bench.change(lambda record, label=label: replace(record, argv=(*record.argv, *label)))
+    shown = project.orch("compare", "a", "b", COLUMNS="80").stdout
+    first, *further = shown.partition(" 1 options.path:")[2].splitlines()
+    assert further and all(re.match(r"   \S", line) for line in further), shown
+    assert all(len(line) <= 80 for line in further) and "command" not in shown, shown
+
+
 def test_nothing_is_said_of_what_differs_where_no_cell_is_in_both(
     project: Project, made: Made
 ) -> None:

@@ -546,6 +546,27 @@ def test_one_odd_node_of_the_second_bench_is_a_difference_and_a_copy_has_none() 
     assert (hosts.name, hosts.before, hosts.after) == ("hosts", "node[1-2]", "node[3-4]")
 
 
+def names_of(before: list[Cell], after: list[Cell]) -> list[tuple[str, str, str]]:
+    found = distinctions(match_cells(before, after), {}, {})
+    return [(each.name, each.before, each.after) for each in found]
+
+
+def test_what_a_side_did_not_record_or_measure_is_no_difference() -> None:
+    facts = {"kernel": "6.1", "cpu": "a cpu"}
+    older = measured("a", {"kernel": "6.1"}, {"devices": {"NVIDIA H200": 2}})
+    later = measured(
+        "b", facts, {"devices": {"NVIDIA H200": 2}, "python": "3.11.7", "networks": []}
+    )
+    assert names_of(older, later) == []
+    bound = measured("c", facts, {"networks": ["NET/IB"], "cpu_binding": "numa"})
+    assert names_of(later, bound) == [
+        ("program.cpu_binding", "nothing", "numa"),
+        ("program.networks", "nothing", "['NET/IB']"),
+    ]
+    nowhere = cells_of([replace(failed("2n1g", n), run_id=f"d{n}") for n in range(5)])
+    assert names_of(later, nowhere) == names_of(nowhere, later) == []
+
+
 def manifest(run: str, address: str, port: int, digest: str) -> dict[str, Any]:
     slots = [
         {"host": f"gpu{n}", "address": f"{address}{n}", "node_rank": n, "first_rank": n, "nproc": 1}
