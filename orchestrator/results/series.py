@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.grouping import group_pairs
 from orchestrator.plan import RunSpec
 from orchestrator.plan.option_values import as_written
+from orchestrator.plan.spec import EXTRA_CHOICES
 from orchestrator.results.cells import LENGTH, Cell
 from orchestrator.results.entries import Row
 
@@ -65,6 +66,22 @@ def choice(spec: RunSpec, name: str) -> Any:
     return spec.settings.get(name)
 
 
+def options_of(cell: Cell, differing: Sequence[str]) -> dict[str, Any]:
+    """Return the settings and lengths that differ between cells, and what somebody chose for all."""
+    chosen = {name: cell.spec.chosen(name) for name in EXTRA_CHOICES}
+    return {
+        **{name: value for name, value in chosen.items() if value is not None},
+        **{name: choice(cell.spec, name) for name in differing},
+    }
+
+
+def shared_choices(rows: Sequence[Row]) -> set[str]:
+    """Return the choices in which all rows are equal, so that no name of a row has them."""
+    return {
+        name for name in EXTRA_CHOICES if len({repr(row.options.get(name)) for row in rows}) == 1
+    }
+
+
 def program_of(cell: Cell, differing: Sequence[str]) -> str:
     """Return a description of the program of a cell and its settings: ``pytorch resnet50 fp16 b128
     synthetic``.
@@ -106,15 +123,16 @@ def group_rows(rows: Sequence[Row]) -> tuple[Group, ...]:
         ((row.framework, row.model, row.dtype, row.device, row.simulated, row.scaling), row)
         for row in rows
     )
-    return tuple(map(_group, tables.values()))
+    unnamed = {*LENGTH, *shared_choices(rows)}
+    return tuple(_group(table, unnamed) for table in tables.values())
 
 
-def _group(rows: list[Row]) -> Group:
+def _group(rows: list[Row], unnamed: Collection[str]) -> Group:
     first = rows[0]
     samples_names = [] if all(row.loader == NONE for row in rows) else ["batch_size", "loader"]
     names = [
         *samples_names,
-        *dict.fromkeys(name for row in rows for name in row.options if name not in LENGTH),
+        *dict.fromkeys(name for row in rows for name in row.options if name not in unnamed),
     ]
     columns = []
     for name in names:

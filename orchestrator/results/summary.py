@@ -51,9 +51,9 @@ from orchestrator.results.qualifications import (
 from orchestrator.results.run import NEVER_RUN, RunResult
 from orchestrator.results.series import (
     Group,
-    choice,
     differing_names,
     group_rows,
+    options_of,
     program_of,
     series_of,
 )
@@ -406,7 +406,7 @@ def _entry(
         "nodes": spec.nodes,
         "gpus": spec.gpus,
         "world_size": spec.world_size,
-        "options": {name: choice(spec, name) for name in differing},
+        "options": options_of(cell, differing),
         "simulated": cell.simulated,
         "n": measured_count(cell),
         "planned": counts.planned,

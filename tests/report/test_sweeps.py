@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.report.formats import csv as delimited
+from orchestrator.report.formats import dlperf, markdown
 from orchestrator.report.formats import json as jsonout
-from orchestrator.report.formats import markdown
+from orchestrator.report.html import metric_charts
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Summary, summarize
 from tests.report.printed import shown
@@ -23,6 +24,26 @@ def test_cells_that_differ_in_length_only_can_be_told_apart() -> None:
         summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [1.0] * 3, spec={"steps": 60})]), 120
     )
     assert "1n1g steps=120" in text and "1n2g steps=60" in text
+
+
+def test_a_choice_that_all_rows_share_is_an_option_of_each_and_in_no_name() -> None:
+    spec = {"cpu_binding": "numa"}
+    of_two_lengths = [
+        *runs("1n1g", [1.0], spec=spec),
+        *runs("1n1g", [2.0], spec=spec | {"steps": 60}, run_id="2"),
+    ]
+    summary = summarize(of_two_lengths)
+    assert [row.options for row in summary.rows] == [
+        {"cpu_binding": "numa", "steps": 60},
+        {"cpu_binding": "numa", "steps": 120},
+    ]
+    series = "pytorch resnet50 fp16 b128 synthetic"
+    assert {row.series for row in summary.rows} == {series}
+    assert [group.title for group in summary.groups()] == [series]
+    assert list(dlperf.result_document(summary)["resnet50"]) == ["1n1g steps=60", "1n1g steps=120"]
+    assert [name for _, name in metric_charts.legend(summary.rows, "")] == [
+        "1n1g steps=60 steps=60", "1n1g steps=120 steps=120",
+    ]  # fmt: skip
 
 
 def sweep() -> Summary:

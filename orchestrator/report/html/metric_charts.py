@@ -15,6 +15,7 @@ from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
 from orchestrator.results.keys import key_number
+from orchestrator.results.series import shared_choices
 
 _LINES = ("one", "two", "three", "four", "five")
 _MARKERS = ("o", "s", "^", "D", "v")
@@ -28,7 +29,7 @@ def legend(rows: Sequence[Row], key: str) -> list[tuple[str, str]]:
     """Return the lines of a chart by their colours, each with what it is of: configurations and
     keys, but for ``key``, the axis of `over_key`. Empty for a single line, and where each has its
     name in the chart. More lines than colours share them."""
-    lines = list(dict.fromkeys(_line(row, key) for row in rows))
+    lines = list(dict.fromkeys(_lines(rows, key)))
     colours = _LINES[: len(lines)]
     named = [
         (colour, ", ".join(lines[place :: len(_LINES)])) for place, colour in enumerate(colours)
@@ -38,13 +39,15 @@ def legend(rows: Sequence[Row], key: str) -> list[tuple[str, str]]:
     return []
 
 
-def _line(row: Row, key: str) -> str:
-    others = [f"{name}={value}" for name, value in row.key.items() if name != key]
-    return one_line(
-        " ".join(
-            [case(row), *(f"{n}={v}" for n, v in row.options.items() if v is not None), *others]
-        )
-    )
+def _lines(rows: Sequence[Row], key: str) -> list[str]:
+    """Return the name of each row's line."""
+    unnamed = shared_choices(rows)
+    names = []
+    for row in rows:
+        values = {n: v for n, v in row.options.items() if v is not None and n not in unnamed}
+        values |= {name: value for name, value in row.key.items() if name != key}
+        names.append(one_line(" ".join([case(row), *(f"{n}={v}" for n, v in values.items())])))
+    return names
 
 
 def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
@@ -52,7 +55,7 @@ def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
     with intervals.
     """
     figure, axes = new_axes()
-    lines = group_pairs((_line(row, key), row) for row in rows)
+    lines = group_pairs(zip(_lines(rows, key), rows, strict=True))
     for number, (name, of_line) in enumerate(lines.items()):
         colour = COLOURS[_LINES[number % len(_LINES)]]
         for row in of_line:
