@@ -181,11 +181,13 @@ def read_window(
     samples, notes = pauses_once(samples, terms) if sampled else (samples, [])
     measured = throughput(samples, terms)
     window = window_of(samples, terms)
+    resolution = resolution_of_speed(samples, terms, measured, printed)
     verify_no_jump(window)
     verify_means(samples, window)
     if not simulated:
         notes += verify_training(samples, terms)
-        notes += verify_clock(samples, measured, window, *clock) if clock else []
+        resolution_s = measured.seconds * resolution / measured.samples_per_s
+        notes += verify_clock(samples, measured, window, *clock, resolution_s) if clock else []
     if other := disagreement(samples, terms, sized=sized):
         name, speed = other
         unit = (TOKENS_PER_S if items > 1 else SAMPLES_PER_S).unit if sized else "steps/s"
@@ -199,7 +201,7 @@ def read_window(
     has_times = any(getattr(samples[-1], name) is not None for name in _TIMES)
     return StepReading(
         throughput=measured,
-        resolution=resolution_of_speed(samples, terms, measured, printed),
+        resolution=resolution,
         window=window,
         times=[line.seconds / line.steps for line in window],
         notes=tuple(notes),

@@ -10,6 +10,7 @@ from orchestrator.errors import DataError
 from orchestrator.logs import LogGrammar, StepSample
 from orchestrator.logs.parse import parse
 from orchestrator.results.log_checks import read_window, verify_statements
+from orchestrator.results.numbers.clock import Clock, Sizes
 from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.numbers.training import verify_training
 
@@ -162,3 +163,11 @@ def test_a_log_of_another_dtype_is_refused_by_any_of_its_names(line: str) -> Non
     verify_statements(log, {"dtype": "fp16", "fp16": True, "fp32": False})
     with pytest.raises(DataError, match=f"expected (dtype fp32|fp16 False), the log says .*{line}"):
         verify_statements(log, {"dtype": "fp32", "fp16": False, "fp32": True})
+
+
+def test_a_window_is_longer_than_the_run_by_more_than_its_lines_are_rounded() -> None:
+    # 36 steps of half a second are 18 s, more than 1.1 · 16 s = 17.6 s.
+    clock = Clock(life_s=16.0), Sizes(1, 1)
+    with pytest.raises(DataError, match=r"18\.0 s for the window of a run of 16\.0 s"):
+        read_window(clocked(), TERMS, {"timestamp": 0.001}, clock=clock)
+    assert read_window(clocked(), TERMS, {"timestamp": 1.0}, clock=clock).throughput.seconds == 18.0

@@ -62,11 +62,13 @@ def verify_clock(
     intervals: Sequence[Stretch],
     clock: Clock,
     sizes: Sizes,
+    resolution_s: float = 0.0,
 ) -> list[Note]:
     """Return a note if the times of the window differ from the clock by a tenth or more, beyond the
     clock's precision.
 
-    ``measured`` and ``intervals`` are the results of `throughput` and `window_of` for the samples.
+    ``measured`` and ``intervals`` are the results of `throughput` and `window_of` for the samples,
+    ``resolution_s`` is that of the window's time as its lines print it.
 
     Raises DataError (result_invalid) for a window that is longer than the run, and for times that
     are off by half or more. If the factor is a known mistake, it says what to write in the log
@@ -77,7 +79,7 @@ def verify_clock(
     ]
     notes = _compare_arrivals(window, measured, intervals, clock.arrivals, sizes)
     whole_s = measured.seconds
-    if clock.life_s is not None and whole_s > (1 + _APART) * clock.life_s + POLL_S:
+    if clock.life_s is not None and whole_s > (1 + _APART) * clock.life_s + resolution_s:
         # The run is longer than its window by an unknown time: of the known mistakes the smallest
         # that explains it.
         least = whole_s / clock.life_s / (1 + _APART)

@@ -90,6 +90,29 @@ def test_a_window_longer_than_the_run_is_refused_even_if_no_line_was_seen_to_com
     assert "units: {step_time_s: ms}" in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("life_s", "resolution_s", "is_refused"),
+    # 36 steps of 64 samples in 1 s are 2304 samples/s, 1152 of each rank: 2304 / 1152 = 2 s.
+    # Of a life of 1.5 s the window is at most 1.1 · 1.5 = 1.65 s, of 1.9 s at most 2.09 s.
+    [(1.5, 0.0, True), (1.9, 0.0, False), (1.5, 0.3, True), (1.5, 1.0, False)],
+)
+def test_the_rate_of_one_rank_as_that_of_all_is_refused_in_a_window_of_a_second(
+    life_s: float, resolution_s: float, is_refused: bool
+) -> None:
+    samples, two = log("samples_per_s", 1152.0), Sizes(1, 2)
+    measured, window = throughput(samples, TERMS), window_of(samples, TERMS)
+    assert measured.seconds == pytest.approx(2.0)
+    clock = Clock(life_s=life_s)
+    if not is_refused:
+        assert verify_clock(samples, measured, window, clock, two, resolution_s) == []
+        return
+    with pytest.raises(DataError, match="got 2.0 s for the window of a run of 1.5 s") as refused:
+        verify_clock(samples, measured, window, clock, two, resolution_s)
+    assert (
+        refused.value.hint == "if samples_per_s is of one process, write scope: process under log:"
+    )
+
+
 @pytest.mark.parametrize("every_s", [1.0, 3.0])  # as they are printed, or in blocks
 @pytest.mark.parametrize("factor", [1.0, 0.95, 1.05])
 def test_times_that_agree_are_not_doubted(factor: float, every_s: float) -> None:
