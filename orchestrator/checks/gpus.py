@@ -302,7 +302,7 @@ def _clocks(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | No
             "clocks",
             bad,
             "full clocks",
-            "check cooling and power of this machine; nvidia-smi -q -d PERFORMANCE",
+            vendor_of(facts.gpu_tool).hints.clocks,
         )
     if bad := _per_gpu(gpus, find_caps):
         return warning(
@@ -310,7 +310,7 @@ def _clocks(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | No
             "clocks",
             bad,
             "the default limits",
-            "reset them with nvidia-smi -pl and -rac, as root",
+            vendor_of(facts.gpu_tool).hints.limits,
         )
     limits = {f"up to {gpu.sm_max_mhz} MHz" + _watts(gpu) for gpu in gpus if gpu.sm_max_mhz}
     if not limits:

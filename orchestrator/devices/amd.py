@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.devices import amd_smi
+from orchestrator.devices.answers import why_silent
 from orchestrator.devices.vendor import Device, Hints, Vendor
 
 # HIP takes CUDA_VISIBLE_DEVICES, which launch scripts set, only where HIP_VISIBLE_DEVICES is not
@@ -47,22 +48,19 @@ def _facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     }
     reasons = []
     for tool, name in (("amd-smi", "amd_static"), ("rocm-smi", "rocm")):
+        if name not in answers:
+            continue
+        if name not in texts:
+            reasons.append(why_silent(answers[name], tool))
+            continue
         try:
-            if name in texts and tool == "rocm-smi":
+            if tool == "rocm-smi":
                 return amd_smi.rocm_gpu_facts(texts[name], owners)
-            if name in texts:
-                return amd_smi.amd_gpu_facts(
-                    texts[name], texts.get("amd_metric", ""), texts.get("amd_process", ""), owners
-                )
+            return amd_smi.amd_gpu_facts(
+                texts[name], texts.get("amd_metric", ""), texts.get("amd_process", ""), owners
+            )
         except ValueError as error:
             reasons.append(f"{tool} wrote unexpected output: {error}: {texts[name].strip()[:100]}")
-            continue
-        if name in answers:
-            code, text = answers[name].get("code"), str(answers[name].get("text")).strip()
-            silent = (
-                f"{tool} did not answer in 10 s" if code is None else f"{tool} ended with {code}"
-            )
-            reasons.append(silent if code is None or not text else f"{tool}: {text[-300:]}")
     return {"gpus": "; ".join(reasons)[:400], "gpu_tool": "amd-smi"}
 
 

@@ -5,24 +5,17 @@ amd-smi, since ROCm 6, tells what a GPU is (``static``), does (``metric``) and w
 (``process``); rocm-smi, older, has all three in one object of texts. A device is what HIP shows to
 a program: one die (GCD) of an MI250, which has two, and one partition of an MI300.
 `tests/data/amd-smi` holds what real machines said, and where that was found.
-
->>> measure({"value": 196592, "unit": "MB"}), measure("N/A"), measure("560.0"), measure("(1600Mhz)")
-(196592, None, 560, 1600)
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from orchestrator.devices.answers import measure, program_name, read_json, value_at
 from orchestrator.devices.gpu_states import MOST_PROCESSES, UNKNOWN_GPU, columns, complaints
 
-_NUMBER = re.compile(r"(?:Gen\s*|[\[(x]*)(\d+(?:\.\d+)?)\s*[A-Za-z%/°]{0,6}[\])]*")
-"""A number as the programs write it, alone or with a unit; a sentence with a number in it is none.
-"""
 _CARD = re.compile(r"card(\d{1,3})")
 _PROCESS = re.compile(r"PID(\d{1,9})")
 _UNITS_MIB = {"B": 2**-20, "KB": 2**-10, "MB": 1, "GB": 2**10}
@@ -49,19 +42,19 @@ def amd_gpu_facts(
     users by process id. Raises ValueError if ``static`` is not what amd-smi writes.
     """
     entries = _entries(static)
-    if not entries or not all(_at(entry, "asic", "market_name") for entry in entries):
+    if not entries or not all(value_at(entry, "asic", "market_name") for entry in entries):
         raise ValueError("no gpu with asic.market_name")
     metrics = {_number(entry): entry for entry in _entries_if_any(metric)}
     told = [(entry, metrics.get(_number(entry), {})) for entry in entries]
     gpus = [
         {
             "index": str(index),
-            "name": str(_at(entry, "asic", "market_name")),
-            "driver": str(_at(entry, "driver", "version") or ""),
-            "memory_mib": _mib(_at(entry, "vram", "size"))
-            or _mib(_at(now, "mem_usage", "total_vram")),
-            "used_mib": _mib(_at(now, "mem_usage", "used_vram")),
-            "utilization": measure(_at(now, "usage", "gfx_activity")),
+            "name": str(value_at(entry, "asic", "market_name")),
+            "driver": str(value_at(entry, "driver", "version") or ""),
+            "memory_mib": _mib(value_at(entry, "vram", "size"))
+            or _mib(value_at(now, "mem_usage", "total_vram")),
+            "used_mib": _mib(value_at(now, "mem_usage", "used_vram")),
+            "utilization": measure(value_at(now, "usage", "gfx_activity")),
         }
         for index, (entry, now) in enumerate(told)
     ]
@@ -71,8 +64,8 @@ def amd_gpu_facts(
             "gpu": order[_number(entry)],
             "pid": str(info.get("pid")),
             "user": owners.get(str(info.get("pid"))),
-            "name": _name(info.get("name")),
-            "used_mib": _mib(_at(info, "memory_usage", "vram_mem")),
+            "name": program_name(info.get("name")),
+            "used_mib": _mib(value_at(info, "memory_usage", "vram_mem")),
         }
         for entry in _entries_if_any(process)
         if _number(entry) in order
@@ -92,7 +85,7 @@ def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
 
     Raises ValueError if the text is not what rocm-smi writes.
     """
-    whole = _document(text)
+    whole = read_json(text)
     whole = whole if isinstance(whole, Mapping) else {}
     cards = sorted(
         (int(match[1]), card)
@@ -139,7 +132,7 @@ def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
                 "gpu": UNKNOWN_GPU,
                 "pid": match[1],
                 "user": owners.get(match[1]),
-                "name": _name(words[0]),
+                "name": program_name(words[0]),
             }
             processes.append({**process, "used_mib": _bytes_as_mib(words[2])})
     return {
@@ -150,35 +143,9 @@ def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def measure(value: Any) -> float | int | None:
-    """Return the number of ``{"value": 750, "unit": "W"}``, of ``"560.0"`` or of ``750``; None for
-    N/A, for a number below 0 and for anything else.
-    """
-    value = value.get("value") if isinstance(value, Mapping) else value
-    is_plain = isinstance(value, (int, float, str)) and not isinstance(value, bool)
-    match = _NUMBER.fullmatch(str(value).strip()) if is_plain else None
-    number = float(match[1]) if match else None
-    if number is not None and not math.isfinite(number):
-        return None
-    if number is not None and number.is_integer():
-        return int(number)
-    return number
-
-
-def _document(text: str) -> Any:
-    """Return the JSON of a text whose first lines may be warnings."""
-    starts = [at for at in (text.find("{"), text.find("[")) if at >= 0]
-    if not starts:
-        raise ValueError("no JSON")
-    try:
-        return json.JSONDecoder().raw_decode(text[min(starts) :])[0]
-    except RecursionError as error:
-        raise ValueError("JSON of too many levels") from error
-
-
 def _entries(text: str) -> list[Mapping[str, Any]]:
     """Return an entry for each GPU: a list up to ROCm 6.4, and later ``gpu_data`` of an object."""
-    whole = _document(text)
+    whole = read_json(text)
     entries = whole.get("gpu_data") if isinstance(whole, Mapping) else whole
     if not isinstance(entries, list):
         return []
@@ -195,14 +162,6 @@ def _entries_if_any(text: str) -> list[Mapping[str, Any]]:
 def _number(entry: Mapping[str, Any]) -> str:
     """Return the number of a GPU in amd-smi, as text."""
     return str(entry.get("gpu"))
-
-
-def _at(entry: Mapping[str, Any], *path: str) -> Any:
-    """Return the value at a path of keys; None for none, and for what amd-smi does not know."""
-    value: Any = entry
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return None if value in ("N/A", "") else value
 
 
 def _first(card: Any, *names: str) -> str | None:
@@ -227,31 +186,35 @@ def _bytes_as_mib(text: str | None) -> int | None:
 
 
 def _state(entry: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    ecc = _at(entry, "ras", "ecc_block_state", "UMC") or _at(entry, "ras", "ecc_block_state", "umc")
-    limit = _at(entry, "limit", "socket_power") or _at(entry, "limit", "ppt0", "socket_power_limit")
+    ecc = value_at(entry, "ras", "ecc_block_state", "UMC") or value_at(
+        entry, "ras", "ecc_block_state", "umc"
+    )
+    limit = value_at(entry, "limit", "socket_power") or value_at(
+        entry, "limit", "ppt0", "socket_power_limit"
+    )
     return {
-        "uuid": _uuid(_at(entry, "asic", "asic_serial")),
-        "bus_id": _at(entry, "bus", "bdf"),
-        "vbios": _at(entry, "vbios", "part_number")
-        or _at(entry, "vbios", "name")
-        or _at(entry, "ifwi", "part_number"),
-        "sm_mhz": measure(_at(now, "clock", "gfx_0", "clk")),
-        "sm_max_mhz": measure(_at(now, "clock", "gfx_0", "max_clk"))
-        or _highest(_at(entry, "clock", "sys", "frequency_levels")),
-        "mem_mhz": measure(_at(now, "clock", "mem_0", "clk")),
-        "mem_max_mhz": measure(_at(now, "clock", "mem_0", "max_clk"))
-        or _highest(_at(entry, "clock", "mem", "frequency_levels")),
+        "uuid": _uuid(value_at(entry, "asic", "asic_serial")),
+        "bus_id": value_at(entry, "bus", "bdf"),
+        "vbios": value_at(entry, "vbios", "part_number")
+        or value_at(entry, "vbios", "name")
+        or value_at(entry, "ifwi", "part_number"),
+        "sm_mhz": measure(value_at(now, "clock", "gfx_0", "clk")),
+        "sm_max_mhz": measure(value_at(now, "clock", "gfx_0", "max_clk"))
+        or _highest(value_at(entry, "clock", "sys", "frequency_levels")),
+        "mem_mhz": measure(value_at(now, "clock", "mem_0", "clk")),
+        "mem_max_mhz": measure(value_at(now, "clock", "mem_0", "max_clk"))
+        or _highest(value_at(entry, "clock", "mem", "frequency_levels")),
         "power_limit_w": measure(limit),
-        "temperature_c": measure(_at(now, "temperature", "hotspot")),
-        "pcie_gen_max": measure(_at(entry, "bus", "pcie_interface_version")),
-        "pcie_width": measure(_at(now, "pcie", "width")),
-        "pcie_width_max": measure(_at(entry, "bus", "max_pcie_width")),
-        "partition": _at(entry, "partition", "accelerator_partition")
-        or _at(entry, "partition", "compute_partition"),
-        "memory_partition": _at(entry, "partition", "memory_partition"),
-        "numa_node": measure(_at(entry, "numa", "node")),
+        "temperature_c": measure(value_at(now, "temperature", "hotspot")),
+        "pcie_gen_max": measure(value_at(entry, "bus", "pcie_interface_version")),
+        "pcie_width": measure(value_at(now, "pcie", "width")),
+        "pcie_width_max": measure(value_at(entry, "bus", "max_pcie_width")),
+        "partition": value_at(entry, "partition", "accelerator_partition")
+        or value_at(entry, "partition", "compute_partition"),
+        "memory_partition": value_at(entry, "partition", "memory_partition"),
+        "numa_node": measure(value_at(entry, "numa", "node")),
         "ecc": None if ecc is None else str(ecc).capitalize(),
-        "ecc_now": measure(_at(now, "ecc", "total_uncorrectable_count")),
+        "ecc_now": measure(value_at(now, "ecc", "total_uncorrectable_count")),
         **complaints([*_answers(entry), *_answers(now)], _READ),
     }
 
@@ -296,8 +259,3 @@ def _processes_of(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         for info in processes
         if isinstance(info, Mapping) and str(info.get("pid", "")).isdigit()
     ]
-
-
-def _name(text: Any) -> str:
-    words = str(text or "?").split()
-    return (words[0] if words else "?").rpartition("/")[2][:40]

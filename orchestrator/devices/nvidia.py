@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.devices.answers import why_silent
 from orchestrator.devices.gpu_states import gpu_states
 from orchestrator.devices.vendor import Device, Hints, Vendor
 
@@ -51,13 +52,10 @@ def _gpus(smi: Mapping[str, Any], owners: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts of the GPUs; ``gpus`` is a text with the reason if they could not be read."""
     from orchestrator.devices import nvidia_smi
 
-    code, text = smi.get("code"), str(smi.get("text"))
-    if code is None:
-        return {"gpus": "nvidia-smi did not answer in 10 s"}
-    if code:
-        return {"gpus": text.strip()[-400:] or f"nvidia-smi ended with {code}"}
+    if smi.get("code") != 0:
+        return {"gpus": why_silent(smi, "nvidia-smi")}
     try:
-        return nvidia_smi.gpu_facts(text, owners)
+        return nvidia_smi.gpu_facts(str(smi.get("text")), owners)
     except ValueError as error:
         return {"gpus": f"nvidia-smi -q -x wrote unexpected output: {error}"[:400]}
 
@@ -75,6 +73,8 @@ VENDOR = Vendor(
         listing="nvidia-smi -L",
         reset="reset this GPU (nvidia-smi --gpu-reset, as root) or restart the machine; check dmesg on the node",
         ecc="set it with nvidia-smi -e 1",
+        clocks="check cooling and power of this machine; nvidia-smi -q -d PERFORMANCE",
+        limits="reset them with nvidia-smi -pl and -rac, as root",
         container="install the NVIDIA container toolkit on the node, or list the devices under container: devices:",
     ),
     has_peer_module=True,

@@ -18,6 +18,7 @@ from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
+from orchestrator.devices.answers import program_name
 from orchestrator.devices.gpu_states import (
     MOST_PROCESSES,
     columns,
@@ -362,10 +363,9 @@ def _processes(
 ) -> list[dict[str, Any]]:
     processes = []
     for process in node.findall("processes/process_info"):
-        words = (_text(process, "process_name") or "?").split()
         pid = _text(process, "pid") or "?"
         if "C" in (_text(process, "type") or "C"):  # type G alone is graphics
-            name = words[0].rpartition("/")[2][:40]
+            name = program_name(_text(process, "process_name"))
             used = _number(process, "used_memory")
             processes.append(
                 {"gpu": index, "pid": pid, "user": owners.get(pid), "name": name, "used_mib": used}

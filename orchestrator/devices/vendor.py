@@ -67,6 +67,8 @@ class Hints:
     listing: str = ""
     reset: str = "restart the machine; check dmesg on the node"
     ecc: str = "set it to the same for all"
+    clocks: str = "check cooling and power of this machine"
+    limits: str = "set them to their defaults"
     container: str = "list the devices under container: devices:"
 
 

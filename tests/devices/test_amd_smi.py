@@ -12,7 +12,8 @@ import pytest
 from orchestrator.checks.facts import parse_facts
 from orchestrator.checks.gpus import gpu_checks
 from orchestrator.checks.judge import judge
-from orchestrator.devices.amd_smi import amd_gpu_facts, measure, rocm_gpu_facts
+from orchestrator.devices.amd_smi import amd_gpu_facts, rocm_gpu_facts
+from orchestrator.devices.answers import measure
 from orchestrator.devices.gpu_states import gpu_states, select_gpus
 from orchestrator.inventory import Host
 from orchestrator.results.hardware import devices_of_node

@@ -27,7 +27,7 @@ VENDOR = Vendor(
     variables=("BEADS_VISIBLE",),
     devices=(Device("Abacus X1", 2e12, 0, 1e12, 0, 1e9, 1e6),),
     tools=("abacus",),
-    hints=Hints(reset="push all beads to the left"),
+    hints=Hints(reset="push all beads to the left", limits="slide them back"),
 )
 """
 ON_NODE = """
@@ -61,7 +61,7 @@ import orchestrator.devices
 
 orchestrator.devices.__path__.append(sys.argv[1])
 from orchestrator.checks.facts import node_facts, parse_facts
-from orchestrator.checks.gpus import count_check
+from orchestrator.checks.gpus import count_check, gpu_checks
 from orchestrator.inventory import Host
 from orchestrator.plan.command_line import training_command
 from orchestrator.plan.environment import visible_devices
@@ -72,9 +72,12 @@ shown = visible_devices(Host("a", "a", gpus=2, vars={"cuda_visible_devices": "0,
 host = Host("a", "a", gpus=1)
 jammed = node_facts(facts | {"gpu": {"index": ["0"], "broken": ["jammed"]}})
 broken = count_check(host, jammed, 1).hint
+slowed = node_facts(facts | {"gpu": {"slowed_by": "hw_slowdown"}})
+capped = node_facts(facts | {"gpu": {"power_limit_w": 300, "power_default_w": 400}})
+clocks = [check.hint for known in (slowed, capped) for check in gpu_checks(host, known, 1) if check.name == "clocks"]
 left_out = training_command("BEADS_VISIBLE=0 python train.py", lambda path: True).left_out
 half = devices_in("Abacus X1")["Abacus X1"].half
-print(json.dumps([facts["gpus"], facts["gpu_tool"], "xids" in facts, shown, half, broken, left_out]))
+print(json.dumps([facts["gpus"], facts["gpu_tool"], "xids" in facts, shown, half, broken, clocks, left_out]))
 """
 
 
@@ -83,7 +86,8 @@ def test_a_file_adds_a_vendor_with_its_facts_its_variable_and_its_peaks(tmp_path
     command = [sys.executable, "-c", USED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
-    gpus, tool, has_xids, shown, half, hint, left_out = json.loads(done.stdout)
+    gpus, tool, has_xids, shown, half, hint, clocks, left_out = json.loads(done.stdout)
+    assert clocks == ["check cooling and power of this machine", "slide them back"]
     assert hint == "push all beads to the left" and left_out == ["BEADS_VISIBLE=0"]
     assert (gpus, tool, has_xids, half) == (
         [{"index": "0", "name": "Abacus X1"}],
