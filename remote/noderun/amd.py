@@ -2,7 +2,7 @@
 
 import os
 
-from noderun.sysfs import names_in
+from noderun.sysfs import first_line, names_in
 
 
 class Amd:
@@ -48,3 +48,9 @@ class Amd:
                 address = "%04x:%02x:%02x.%d" % (values.get("domain", 0), bus, device, function)
                 gpus.append([address, "GPU-%016x" % values.get("unique_id", 0)])
         return gpus
+
+    @staticmethod
+    def serials(root, gpus, text):
+        """Return {UUID: serial number} by amdgpu's files, which only cards of servers have."""
+        folder = os.path.join(root, "sys/bus/pci/devices")
+        return {uuid: first_line(folder, address, "serial_number") for address, uuid in gpus}

@@ -53,8 +53,8 @@ def find_devices(folder):
     or of the processor where there are none; and the ids of processes that compute on the GPUs.
     """
     for vendor in VENDORS:
-        uuids = [uuid for _, uuid in vendor.numbered_gpus("/") if uuid]
-        if not uuids:
+        gpus = [(address, uuid) for address, uuid in vendor.numbered_gpus("/") if uuid]
+        if not gpus:
             continue
         started = [
             begin(vendor.reports[name], folder)
@@ -64,10 +64,9 @@ def find_devices(folder):
         told = "".join(
             answer["text"] for answer in (collect_output(one, TOLD_S) for one in started) if answer
         )
-        serials = dict(re.findall(r"(?s)<serial>([^<]+)</serial>.*?<uuid>([^<]+)</uuid>", told))
-        by_uuid = {uuid: serial for serial, uuid in serials.items()}
+        serials = vendor.serials("/", gpus, told)
         devices = {
-            uuid: {"serial": by_uuid.get(uuid, ""), "variable": vendor.by_uuid} for uuid in uuids
+            uuid: {"serial": serials.get(uuid, ""), "variable": vendor.by_uuid} for _, uuid in gpus
         }
         return devices, sorted(set(re.findall(vendor.pid, told)), key=int)
     identity = first_line("/etc/machine-id") or socket.gethostname()

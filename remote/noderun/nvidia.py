@@ -33,3 +33,11 @@ class Nvidia:
                 words = dict(line.split(":", 1) for line in file if ":" in line)
             gpus.append([address, words.get("GPU UUID", "").strip()])
         return gpus
+
+    @staticmethod
+    def serials(root, gpus, text):
+        """Return {UUID: serial number} as nvidia-smi tells them."""
+        import re
+
+        pairs = re.findall(r"(?s)<serial>([^<]+)</serial>.*?<uuid>([^<]+)</uuid>", text)
+        return {uuid: serial for serial, uuid in pairs}

@@ -13,6 +13,7 @@ A vendor's file has a class that is used without instances, with
 - ``devices``: a pattern of paths, one for each GPU
 - ``by_uuid``: the variable that takes UUIDs of the GPUs that a program may use
 - ``numbered_gpus(root)``: [PCI address, UUID] of every GPU, as programs number them
+- ``serials(root, gpus, text)``: {UUID: serial number} of these, ``text`` being that of ``listings``
 
 The sampling of its GPUs during a run is a row of `telemetry.SAMPLED`. All of this is also in the
 wrapper of ranks, so it imports little.

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from noderun.amd import Amd
 from noderun.binding import cpus_in, gpus_of_node, listed_cpus, shares_of
+from noderun.nvidia import Nvidia
 from tests.support import judge
 from tests.support.machine import RUN, Machine, rank
 
@@ -114,6 +116,17 @@ def test_ranks_of_one_numa_node_divide_its_cores_with_both_threads_of_each(hgx: 
         range(224)
     )  # each once
     assert shares(hgx, "cores", 2, "7,6") == [("56-83,168-195", 1), ("84-111,196-223", 1)]
+
+
+def test_each_vendor_tells_the_serial_numbers_of_its_gpus(hgx: Path) -> None:
+    smi = (
+        "<gpu><serial>0323</serial>\n<uuid>GPU-0c1f</uuid></gpu>\n<gpu><uuid>GPU-1c1f</uuid></gpu>"
+    )
+    gpus = Nvidia.numbered_gpus(str(hgx))
+    assert Nvidia.serials(str(hgx), gpus, smi) == {"GPU-0c1f": "0323"}
+    (hgx / "sys/bus/pci/devices/0000:19:00.0/serial_number").write_text("6925\n")
+    of_amd = [["0000:19:00.0", "GPU-00b1"], ["0000:3b:00.0", "GPU-00b2"]]
+    assert Amd.serials(str(hgx), of_amd, smi) == {"GPU-00b1": "6925", "GPU-00b2": ""}
 
 
 def test_dies_of_amd_are_taken_in_the_order_of_their_driver(frontier: Path) -> None:
