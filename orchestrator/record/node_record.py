@@ -189,6 +189,13 @@ class ExitRecord:
     )
     meter: Meter = field(default_factory=Meter, metadata=document_field(annotates=True))
 
+    @property
+    def took_s(self) -> float | None:
+        """The seconds that the node's part of the run lasted; None if they are not known."""
+        if self.started_mono_s is None or self.ended_mono_s is None:
+            return None
+        return self.ended_mono_s - self.started_mono_s
+
     @classmethod
     def of(cls, value: Any) -> ExitRecord:
         """Return an exit record as a node wrote it. Raises ValueError naming the expected value."""

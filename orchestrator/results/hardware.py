@@ -175,9 +175,9 @@ def find_load(records: Mapping[str, ExitRecord]) -> dict[str, float]:
     """
     loads = {}
     for host, record in records.items():
-        use, began, ended = record.meter.processors, record.started_mono_s, record.ended_mono_s
-        if use and began is not None and ended is not None and use.count > 0:
-            loads[host] = Load(use.count, ended - began, use.busy_s, use.own_s, use.switches)
+        use, took_s = record.meter.processors, record.took_s
+        if use and took_s is not None and use.count > 0:
+            loads[host] = Load(use.count, took_s, use.busy_s, use.own_s, use.switches)
     return {
         host: used / count
         for host, (used, count) in busy_with_others(loads).items()

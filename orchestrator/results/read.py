@@ -247,7 +247,7 @@ def _read_steps(result: RunResult, spec: RunSpec, evidence: RunEvidence) -> Step
     printed = {
         name: finest for log in evidence.places.values() for name, finest in log.resolution.items()
     }
-    life_s = _life_s(evidence.records[holders[0].host])
+    life_s = evidence.records[holders[0].host].took_s
     steps = read_window(
         evidence.samples,
         terms,
@@ -304,14 +304,6 @@ def _stragglers(outcome: RecordedOutcome | None) -> list[Note]:
         if others and took > max(_SLOW_ANSWER_S, _STRAGGLER_TIMES * (usual := median(others))):
             notes.append(SLOW_ANSWERS(host=host, ms=took * 1e3, usual_ms=usual * 1e3))
     return notes
-
-
-def _life_s(record: ExitRecord) -> float | None:
-    """Return for how long a node's part of a run lasted; None if it is not known."""
-    began, ended = record.started_mono_s, record.ended_mono_s
-    if began is None or ended is None:
-        return None
-    return ended - began
 
 
 def _ended_everywhere(run: RunDir, planned: Manifest) -> bool:

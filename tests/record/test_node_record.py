@@ -49,6 +49,7 @@ def test_a_record_is_read_whole() -> None:
         [],
     )
     assert [found.memory_kills(rank) for rank in (None, 0, 1)] == [2, 0, 2]
+    assert (found.took_s, ExitRecord.of(RECORD | {"ended_mono_s": None}).took_s) == (8.0, None)
     launcher = ExitRecord.of(RECORD | {"signal": "SIGKILL", "ranks": RANKS[:1]})
     assert [launcher.memory_kills(rank) for rank in (None, 0)] == [2, 0]
 
