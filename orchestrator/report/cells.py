@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from orchestrator.results.summary import Summary
 NOTHING = "–"
 _WIDEST = 17
 """Columns of the widest grid that is printed: all pairs of 16 nodes."""
+WRAPPED = {"notes", "hardware"}
+_NUMBER = re.compile(r"[^\w\s]*(?:\d[\d.,/–]*(?:e[-+]?\d+)?\W*(?:x|\s.*)?)?")
+"""A cell without words: a number, with a unit or a remark behind it, or a sign for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,11 @@ class Table:
     columns: tuple[str, ...]
     keys: int = 0
     dropped: tuple[tuple[str, ...], ...] = ()
+
+
+def has_words(title: str, cells: Iterable[str]) -> bool:
+    """Return True for a column of words, which is at the left, not of numbers."""
+    return title in WRAPPED or not all(map(_NUMBER.fullmatch, cells))
 
 
 class Footnotes:

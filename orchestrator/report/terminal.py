@@ -13,13 +13,11 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from orchestrator.report.cells import LEAVING, Table, sheet_tables
+from orchestrator.report.cells import LEAVING, WRAPPED, Table, has_words, sheet_tables
 from orchestrator.report.tables import tables
 from orchestrator.report.text import one_line
 from orchestrator.results.summary import Summary
 
-_WORDS = {"case", "notes", "when", "bench", "hardware", "table", "metric", "unit"}
-_WRAPPED = {"notes", "hardware"}
 _GAP = 2
 
 
@@ -114,7 +112,7 @@ def _stack_columns(
         names = list(first)
         while rest:
             cells = [
-                columns[name] if name not in _WRAPPED else _split(columns[name])
+                columns[name] if name not in WRAPPED else _split(columns[name])
                 for name in (*names, rest[0])
             ]
             if len(names) > len(first) and _width(cells) > width:
@@ -139,14 +137,13 @@ def _columns(columns: Mapping[str, Sequence[str]], width: int) -> RichTable:
     """Return a table; if it is still wider than ``width``, break its titles."""
     drawn = RichTable(box=None, pad_edge=False, header_style="bold")
     is_wide = (
-        _width([_split(cells) if name in _WRAPPED else cells for name, cells in columns.items()])
+        _width([_split(cells) if name in WRAPPED else cells for name, cells in columns.items()])
         > width
     )
     for name, cells in columns.items():
         title = _broken(name, max(map(cell_len, cells[1:]), default=0)) if is_wide else name
-        drawn.add_column(
-            title, justify="left" if name in _WORDS else "right", no_wrap=name not in _WRAPPED
-        )
+        is_text = has_words(name, cells[1:])
+        drawn.add_column(title, justify="left" if is_text else "right", no_wrap=name not in WRAPPED)
     for row in list(zip(*columns.values(), strict=True))[1:]:
         drawn.add_row(*map(Text, row))
     return drawn

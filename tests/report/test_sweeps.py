@@ -76,6 +76,7 @@ def test_what_differs_in_a_sweep_is_a_column_and_numbers_are_in_order() -> None:
     lines = [line.split() for line in table if line.startswith(("case", "1n"))]
     assert lines[0][:5] == ["case", "batch_size", "NCCL_ALGO", "mb", "n"]
     rows = [line for line in table if line.startswith("1n")]
+    assert "\n| :--- | ---: | :--- | ---: | ---: |" in markdown.render(sweep())
     assert [" ".join(row.split()[:4]) for row in rows[:-1]] == [
         "1n1g 64 25 3", "1n1g 128 25 3", "1n2g 128 25 3", "1n1g 128 100 3", "1n2g 128 100 3", "1n1g 128 Ring 5",
         "1n2g 128 Ring 5",

@@ -49,6 +49,29 @@ NARROW = [
 ]
 
 
+def test_columns_of_words_are_at_the_left_and_those_of_numbers_at_the_right() -> None:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    columns = {
+        "when": ("2026-07-08 10:00", "2026-07-11 09:30"),
+        "signed by": ("ann", ""),
+        "case": ("1n1g", "16n8g"),
+        "n": ("3", "10 (1 failed)"),
+        "speed": ("1,234.50", "–"),
+        "spread": ("0.4%", "12.5%"),
+        "range": ("1.5 to 2.5", "10 to 20"),
+        "times": ("1.98x", "15.7x"),
+        "agree": ("6/6", "10/12"),
+    }
+    rows = list(zip(*columns.values(), strict=True))
+    console.print(terminal.fitting(list(columns), rows, (), console, ""))
+    assert isinstance(console.file, io.StringIO)
+    assert [line.rstrip() for line in console.file.getvalue().splitlines()] == [
+        "when              signed by  case               n     speed  spread       range  times  agree",
+        "2026-07-08 10:00  ann        1n1g               3  1,234.50    0.4%  1.5 to 2.5  1.98x    6/6",
+        "2026-07-11 09:30             16n8g  10 (1 failed)         –   12.5%    10 to 20  15.7x  10/12",
+    ]
+
+
 @pytest.mark.parametrize(("width", "expected"), [(156, WIDE), (80, NARROW)])
 def test_a_terminal_shows_a_table_with_its_baseline_hardware_and_footnotes(
     summary: Summary, width: int, expected: list[str]

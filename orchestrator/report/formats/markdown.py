@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from orchestrator.report.cells import COLUMNS, Table, sheet_tables
+from orchestrator.report.cells import COLUMNS, Table, has_words, sheet_tables
 from orchestrator.report.tables import tables
 from orchestrator.report.text import one_line
 from orchestrator.results.summary import Summary
@@ -38,14 +38,9 @@ def _block(table: Table) -> str:
         lines.append(
             _line([_inert(name) if name not in COLUMNS else name for name in table.columns])
         )
-        lines.append(
-            _line(
-                [
-                    ":---" if name in ("case", "notes", "metric", "unit") else "---:"
-                    for name in table.columns
-                ]
-            )
-        )
+        cells = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+        words = map(has_words, table.columns, cells)
+        lines.append(_line([":---" if is_text else "---:" for is_text in words]))
         lines += [_line(list(map(_inert, row))) for row in table.rows]
     if table.footnotes:
         lines += [
