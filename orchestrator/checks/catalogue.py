@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.devices.vendor import any_tool
 from orchestrator.feature import providers
 
 
@@ -157,7 +158,7 @@ CATALOGUE = (
     ),
     Entry(
         "gpus", "GPUs", "number, model, memory, driver",
-        must="nvidia-smi, amd-smi or rocm-smi answers in 10 s, without an error and without one in"
+        must=f"{any_tool()} answers in 10 s, without an error and without one in"
         " place of a value (`GPU requires reset`, `Unknown Error`, `ERR!`, `is lost`, a number below"
         " 0); enough GPUs, and an answer from every GPU that is attached",
         should="no such error in a value that orch does not read; no remark of nvidia-smi beside its"

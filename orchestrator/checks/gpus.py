@@ -12,7 +12,7 @@ from orchestrator.checks.check import Check, failure, ok, warning
 from orchestrator.checks.facts import GpuFacts, NodeFacts, Xid, node_facts
 from orchestrator.devices.gpu_states import UNKNOWN_GPU, is_partition
 from orchestrator.devices.nvidia_smi import pairs
-from orchestrator.devices.vendor import vendor_of, vendors
+from orchestrator.devices.vendor import any_tool, vendor_of
 from orchestrator.grouping import group_pairs
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
@@ -76,7 +76,7 @@ def count_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
         return failure(
             host.name,
             "gpus",
-            facts.gpu_fault or _no_tool(),
+            facts.gpu_fault or f"no {any_tool()}",
             expected,
             hint,
         )
@@ -126,11 +126,6 @@ def _beside(facts: NodeFacts) -> str:
     missing = f"{plural(facts.gpus_missing, 'other')} attached" if facts.gpus_missing else ""
     remark = f"{facts.gpu_tool} says: {facts.gpu_remark}" if facts.gpu_remark else ""
     return "".join(f"; {words}" for words in (missing, remark) if words)
-
-
-def _no_tool() -> str:
-    *others, last = (tool for vendor in vendors() for tool in vendor.tools)
-    return f"no {', '.join(others)} or {last}"
 
 
 def _memory(gpu: GpuFacts) -> str:

@@ -126,6 +126,12 @@ def vendor_of(tool: str) -> Vendor:
     return next((vendor for vendor in vendors() if tool in vendor.tools), vendors()[0])
 
 
+def any_tool() -> str:
+    """Return the tools of all vendors: ``nvidia-smi, amd-smi or rocm-smi``."""
+    *others, last = (tool for vendor in vendors() for tool in vendor.tools)
+    return f"{', '.join(others)} or {last}"
+
+
 def device_variables() -> frozenset[str]:
     """Return the variables by which programs of any vendor choose devices."""
     return frozenset(name for vendor in vendors() for name in vendor.variables)
