@@ -175,11 +175,10 @@ def _check_options(
     opened: bool,
 ) -> None:
     from orchestrator.errors import ConfigError
+    from orchestrator.plural import join_words
 
     if form not in _FORMS:
-        raise ConfigError(
-            f"expected {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, got {form!r}", where="--format"
-        )
+        raise ConfigError(f"expected {join_words(_FORMS, 'or')}, got {form!r}", where="--format")
     if against:
         from orchestrator.report.references import check_source
 

@@ -11,6 +11,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
+from orchestrator.plural import join_words
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -128,8 +130,7 @@ def vendor_of(tool: str) -> Vendor:
 
 def any_tool() -> str:
     """Return the tools of all vendors: ``nvidia-smi, amd-smi or rocm-smi``."""
-    *others, last = (tool for vendor in vendors() for tool in vendor.tools)
-    return f"{', '.join(others)} or {last}"
+    return join_words([tool for vendor in vendors() for tool in vendor.tools], "or")
 
 
 def device_variables() -> frozenset[str]:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from orchestrator.inventory.containers import ENGINES, IMAGE
 from orchestrator.inventory.fields import Limit, PathText, Strict, Truth, is_path, is_text, takes
+from orchestrator.plural import join_words
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _USER = re.compile(r"login|image|[0-9]+(:[0-9]+)?")
@@ -65,9 +66,9 @@ class _Limits(Strict):
 class ContainerValues(Strict):
     """The keys of ``container:``."""
 
-    engine: Annotated[
-        str, takes(", ".join(ENGINES[:-1]) + f" or {ENGINES[-1]}", lambda value: value in ENGINES)
-    ] = Field(default="", description="the engine: docker, podman, apptainer or enroot")
+    engine: Annotated[str, takes(join_words(ENGINES, "or"), lambda value: value in ENGINES)] = (
+        Field(default="", description="the engine: docker, podman, apptainer or enroot")
+    )
     image: Annotated[
         str, takes("an image as text", _matches(IMAGE), "without spaces and commas")
     ] = Field(

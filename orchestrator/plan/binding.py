@@ -11,6 +11,7 @@ import json
 
 from orchestrator.errors import ConfigError, nearest
 from orchestrator.inventory import Host
+from orchestrator.plural import join_words
 
 BINDINGS = ("none", "numa", "cores")
 """none: all CPUs of the node; numa: the CPUs of the rank's GPU's NUMA node; cores: the rank's own
@@ -23,7 +24,7 @@ def check_binding(value: object, where: str) -> None:
     """Raise ConfigError for a binding that does not exist."""
     if value not in BINDINGS:
         raise ConfigError(
-            f"expected {', '.join(BINDINGS[:-1])} or {BINDINGS[-1]}, got {value!r}",
+            f"expected {join_words(BINDINGS, 'or')}, got {value!r}",
             where=where,
             hint=nearest(str(value), BINDINGS).removeprefix("; "),
         )

@@ -25,6 +25,7 @@ from orchestrator.plan.option_values import seconds, share
 from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import LEAST, MOST, ORDERS, Schedule
 from orchestrator.plan.spec import RunSpec
+from orchestrator.plural import join_words
 
 
 def check_measures(request: Request, frameworks: Iterable[Framework]) -> None:
@@ -93,7 +94,7 @@ def _schedule(
             repeats = max(framework.default("repeats", device)[0] for framework in frameworks)
     if request.order not in ORDERS:
         raise ConfigError(
-            f"expected {', '.join(ORDERS[:-1])} or {ORDERS[-1]}, got {request.order!r}",
+            f"expected {join_words(ORDERS, 'or')}, got {request.order!r}",
             where="--order",
         )
     if max_repeats is not None and not until_ci:

@@ -15,6 +15,7 @@ from orchestrator.plan.published_schema import (
     PublishedEntry,
     RuleEntry,
 )
+from orchestrator.plural import join_words
 
 Fault = tuple[KeyPath, str, str]
 
@@ -71,7 +72,7 @@ def _groups(rule: RuleEntry, by: Sequence[str], groups: Collection[str] | None) 
         if name not in names:
             yield (
                 ("by",),
-                f"expected {', '.join(names[:-1])} or {names[-1]}, got {name!r}",
+                f"expected {join_words(names, 'or')}, got {name!r}",
                 nearest(name, names).lstrip("; "),
             )
     if groups is None:

@@ -17,6 +17,7 @@ from orchestrator.plan.published_schema import (
     WindowEntry,
     published_entry,
 )
+from orchestrator.plural import join_words
 
 _KINDS = {
     "list_type": ("a list", "write it in brackets: [{}]"),
@@ -56,7 +57,7 @@ def describe_fault(
         hint = hint.format(value) if isinstance(value, str) else ""
     elif kind == "literal_error":
         words = re.findall(r"'([^']*)'", context["expected"])
-        expected, hint = _either(words), nearest(str(value), words).lstrip("; ")
+        expected, hint = join_words(words, "or"), nearest(str(value), words).lstrip("; ")
     elif kind == "too_short":
         purpose = str(_field(model_at(path[:-1]), str(path[-1])).description)
         return ConfigError("expected at least one entry, got none", where=where(path), hint=purpose)
@@ -134,9 +135,3 @@ def _model(path: KeyPath) -> Any:
 def _field(model: Any, key: str) -> Any:
     """Return a field by the name that it has in the file."""
     return next(field for name, field in model.model_fields.items() if key in (name, field.alias))
-
-
-def _either(words: list[str]) -> str:
-    if len(words) > 1:
-        return f"{', '.join(words[:-1])} or {words[-1]}"
-    return words[0]

@@ -20,6 +20,7 @@ from orchestrator.features.hang.waits import (
     is_inside_for_itself,
     waits_for_others,
 )
+from orchestrator.plural import join_words
 
 ANY_TIME = ("start", "compile", "checkpoint", "evaluate", "end")
 """Phases of which a rank says that they may take any time."""
@@ -226,12 +227,3 @@ def _read_by(seen: RankSeen) -> str:
 def _innermost(seen: RankSeen) -> str:
     calls = calls_of(seen)
     return f", in {calls[0].name}" if calls else ""
-
-
-def join_words(words: list[str]) -> str:
-    """Return words as a list in a sentence.
-
-    >>> join_words(["0", "1", "3"])
-    '0, 1 and 3'
-    """
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

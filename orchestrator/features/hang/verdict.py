@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.features.hang.activity import Activity, activity, join_words, phases_that_tell
+from orchestrator.features.hang.activity import Activity, activity, phases_that_tell
 from orchestrator.features.hang.cause import MOST_NAMED, Verdict, subject
 from orchestrator.features.hang.collectives import find_difference, groups_of
 from orchestrator.features.hang.node_report import Connection, HangReport, Progress, RankSeen
 from orchestrator.features.hang.waits import is_a_loop, is_apart, is_of_a_group, is_of_some
 from orchestrator.grouping import group_pairs
+from orchestrator.plural import join_words
 
 NOW = ("frozen", "launcher", "stopped", "unread")
 """Kinds of verdicts that no working program explains."""

@@ -5,7 +5,7 @@ questions.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.features.search.bisection.differences import settings
@@ -14,7 +14,7 @@ from orchestrator.features.search.bisection.steps import CONFIRMED, GONE, reduce
 from orchestrator.features.search.record import BisectRecord, Candidate, Fixed, Setting, SideRecord
 from orchestrator.features.search.strategy import Change, Speeds, State, change, good
 from orchestrator.plan.option_values import as_written
-from orchestrator.plural import plural
+from orchestrator.plural import join_words, plural
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.intervals import LEVEL, geometric_mean
@@ -231,11 +231,11 @@ def answer(result: Bisected) -> str:
             why = "the verification did not show a certain change from A to B"
         if result.evidence and share and share.low <= 0:
             part = f"explained {_share(share)} in the verification"
-            why = f"{_and(result.doubtful)} {part}, possibly nothing"
+            why = f"{join_words(result.doubtful)} {part}, possibly nothing"
         text = f"it could not be determined what explains {of_change}: {why}"
     else:
         verb = " together explain" if len(named) > 1 else " explains"
-        text = f"{_and(named)}{verb} "
+        text = f"{join_words(named)}{verb} "
         if share:
             text += f"{_share(share)} of {of_change}"
         else:
@@ -262,7 +262,7 @@ def left_open(result: Bisected) -> list[str]:
         ):
             verb = "take" if len(texts) > 1 else "takes"
             if texts:
-                lines.append(f"that {_and(texts)} {verb} part in it is not certain{why}")
+                lines.append(f"that {join_words(texts)} {verb} part in it is not certain{why}")
         if result.is_early:
             which = "a smaller set, or one that explains more, is possible"
             lines.append(f"no time was left to search further: {which}")
@@ -325,7 +325,3 @@ def _describe_fixed(fixed: Fixed) -> str:
 
 def _value(value: Setting) -> str:
     return "not set" if value is None else as_written(value)
-
-
-def _and(texts: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
