@@ -19,7 +19,7 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError
 from orchestrator.files import who_may_replace
-from orchestrator.procs import stat
+from orchestrator.procs import start_program, stat
 from orchestrator.transport.openssh import askpass
 
 _PATH_LIMIT = 80
@@ -58,12 +58,11 @@ class MasterFolder:
             f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(source))} "$@"\n'
         )
         self.helper.chmod(0o700)
-        self._watcher = subprocess.Popen(
+        self._watcher = start_program(
             ["/bin/sh", "-c", _WATCH, "orch-ssh-watch", str(self.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
             cwd="/",
         )
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.errors import TransportError
+from orchestrator.procs import start_program
 from orchestrator.transport.openssh.answers import Login
 from orchestrator.transport.openssh.failures import failure, fingerprint, lacks_reason, step_of
 from orchestrator.transport.ssh.config import Endpoint
@@ -86,16 +87,14 @@ class OwnMaster(Master):
         self._log = bytearray()
         self._told = 0
         self._later = bytearray()
-        self._process = subprocess.Popen(
+        self._process = start_program(
             ["/bin/sh", "-c", _WHEN_WATCHED, "orch-ssh", *command],
+            lambda process: watch(process.pid),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
             env={**os.environ, **environment},
         )
-        watch(self._process.pid)
         assert self._process.stdin
         with suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(b"\n")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from orchestrator.errors import RunError
 from orchestrator.inventory import Host, fold
+from orchestrator.procs import start_program
 from orchestrator.transport.slurm import step
 
 _READY_S = 60.0
@@ -87,10 +88,10 @@ class Spawners:
     def _start_step(self, job: str, python: tuple[str, ...], names: Sequence[str]) -> _Step:
         argv = step.spawners(job, fold(names), len(names), [*python, *self._arguments])
         errors = os.memfd_create("srun")
-        process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, start_new_session=True,
-            env=step.environment(),
-        )  # fmt: skip
+        pipe = subprocess.PIPE
+        process = start_program(
+            argv, stdin=pipe, stdout=pipe, stderr=errors, env=step.environment()
+        )
         started = _Step(job, python, frozenset(names), process, errors)
         request = (
             json.dumps(

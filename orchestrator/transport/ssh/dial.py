@@ -18,7 +18,7 @@ from itertools import cycle
 from typing import Any
 
 from orchestrator.errors import TransportError
-from orchestrator.procs import signal_group
+from orchestrator.procs import signal_group, start_program
 from orchestrator.transport.ssh.config import Endpoint
 
 _DEAD_LINE_MS = 10_000
@@ -187,12 +187,11 @@ class _Proxy:
 
     def __init__(self, command: str) -> None:
         parent_end, child_end = socket.socketpair()
-        self._process = subprocess.Popen(
+        self._process = start_program(
             ["/bin/sh", "-c", f"exec {command}"],
             stdin=child_end.fileno(),
             stdout=child_end.fileno(),
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
         )
         child_end.close()
         self._sock = parent_end
