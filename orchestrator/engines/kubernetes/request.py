@@ -229,7 +229,9 @@ class PodsWanted:
         if self.get("queue"):
             own[QUEUE] = self.get("queue")
             job["suspend"] = True  # until Kueue admits it
-        meta = {"name": name, "labels": own}
+        meta: dict[str, Any] = {"name": name, "labels": own}
+        if self.get("namespace"):
+            meta["namespace"] = self.get("namespace")
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": job}
 
     def container(self, template: Mapping[str, Any]) -> dict[str, Any]:

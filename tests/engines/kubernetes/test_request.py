@@ -41,6 +41,10 @@ def test_a_job_has_a_pod_for_each_node_and_spare_on_machines_of_their_own() -> N
     job = wanted.job(BENCH, {})
     assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (5, 5)
     assert job["metadata"]["labels"][request.QUEUE] == "team" and job["spec"]["suspend"] is True
+    assert "namespace" not in job["metadata"]  # that of the kubeconfig
+    elsewhere = parse_pods("image=torch:2,namespace=team-a", 4)
+    shown = KubernetesEngine().describe(elsewhere, BENCH)
+    assert json.loads(shown)["metadata"]["namespace"] == "team-a"
     spec = pod_of(wanted)["spec"]
     (container,) = spec["containers"]
     limits, requests = {"nvidia.com/gpu": "8"}, {"cpu": "64", "memory": "1Ti"}
