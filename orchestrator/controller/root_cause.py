@@ -26,6 +26,7 @@ from orchestrator.controller.lost_ranks import (
 from orchestrator.errors import DataError, OrchError, RunError
 from orchestrator.logs import SETUP_LOG
 from orchestrator.logs.failures import CAUSE, Failure, diagnose, is_consequence, last_output
+from orchestrator.logs.text import cut_middle
 from orchestrator.record import RunDir
 from orchestrator.record.node_record import ExitRecord, exit_record
 
@@ -204,17 +205,9 @@ def _own_sentence(death: Death) -> str:
 def _hint_lines(death: Death, finding: Failure | None, facts: _Facts) -> Iterator[str]:
     if finding:
         yield f"{finding.cause}; {finding.remedy}"
-        yield f"  {_short(finding.line)}"
+        yield f"  {cut_middle(finding.line, _SHOWN_CHARACTERS)}"
     if death.words:
         yield f"last lines of {death.log} on {death.error.host}:"
         shown = [line for line in death.words if line.strip()]
-        yield from (f"  {_short(line)}" for line in shown[-_SHOWN_LINES:])
+        yield from (f"  {cut_middle(line, _SHOWN_CHARACTERS)}" for line in shown[-_SHOWN_LINES:])
     yield from sentences(facts)[:_SHOWN_DIFFERENCES]
-
-
-def _short(line: str) -> str:
-    """Return a long line without its middle: the failure is named at its beginning or at its end."""
-    half = _SHOWN_CHARACTERS // 2
-    if len(line) <= _SHOWN_CHARACTERS:
-        return line
-    return f"{line[:half]} […] {line[-half:]}"

@@ -50,7 +50,7 @@ from orchestrator.logs.line_forms import (
     is_header,
     place_itself,
 )
-from orchestrator.logs.text import clean_text
+from orchestrator.logs.text import clean_text, cut_middle
 
 _LINE_CHARACTERS = 2000
 _LINES = 400
@@ -429,10 +429,8 @@ class _Stream:
 
 
 def _cut(line: str) -> str:
-    """Return a line without controls and, if it is long, without its middle: what it is about
-    stands at its beginning or at its end."""
-    half = _LINE_CHARACTERS // 2
-    short = line if len(line) <= _LINE_CHARACTERS else f"{line[:half]} […] {line[-half:]}"
+    """Return a line without controls and, if it is long, without its middle."""
+    short = cut_middle(line, _LINE_CHARACTERS)
     return GROUP_MARGIN.sub("", clean_text(short.encode("utf-8", "replace")), count=1)
 
 

@@ -36,6 +36,7 @@ from orchestrator.logs.failure_table import KNOWN
 from orchestrator.logs.known_failure import CAUSE as CAUSE
 from orchestrator.logs.known_failure import CONSEQUENCE, SYMPTOM, KnownFailure
 from orchestrator.logs.line_forms import ADDED, AT_EXIT, FRAME, HEADER, USAGE, Place, has_words
+from orchestrator.logs.text import cut_middle
 from orchestrator.plural import times
 
 LAST_OUTPUT = "last output: "
@@ -165,7 +166,7 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     sentence = next(filter(None, sentences), "")
     if not sentence:
         return ""
-    return f"{LAST_OUTPUT}{_both_ends(' '.join(sentence.split()))}"
+    return f"{LAST_OUTPUT}{cut_middle(' '.join(sentence.split()), _SHOWN_CHARACTERS)}"
 
 
 def is_silent(lines: Sequence[str]) -> bool:
@@ -232,13 +233,6 @@ def _before_usage(lines: list[Line]) -> list[Line]:
     """Return the lines before the text about a program's arguments; all, where it comes first."""
     usage = (number for number, line in enumerate(lines) if USAGE.match(line.text))
     return lines[: next(usage, 0)] or lines
-
-
-def _both_ends(sentence: str) -> str:
-    half = _SHOWN_CHARACTERS // 2
-    if len(sentence) <= _SHOWN_CHARACTERS:
-        return sentence
-    return f"{sentence[:half]} […] {sentence[-half:]}"
 
 
 def _known_in(text: str) -> KnownFailure | None:

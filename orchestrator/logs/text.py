@@ -121,6 +121,16 @@ class Tags:
 MPIRUN = Tags()
 
 
+def cut_middle(text: str, most: int) -> str:
+    """Return a long text without its middle: what it is about stands at its beginning or at its end.
+
+    >>> cut_middle("abcdefgh", 4), cut_middle("abcd", 4)
+    ('ab […] gh', 'abcd')
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} […] {text[-half:]}"
+
+
 def by_rank(text: str, tags: Tags = MPIRUN) -> Mapping[int | None, str]:
     """Return the lines of each rank, joined. A line may contain text of several ranks; a tag ends
     with its line.
