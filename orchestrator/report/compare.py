@@ -24,7 +24,7 @@ from orchestrator.analysis.compare.cells import (
 from orchestrator.analysis.compare.detectable import Detectable
 from orchestrator.analysis.compare.suspects import CellSuspects
 from orchestrator.grouping import group_pairs
-from orchestrator.report.cells import NOTHING, number, repeats
+from orchestrator.report.cells import NOTHING, number, repeats, share
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.entries import SPEED
@@ -187,11 +187,11 @@ def render_detectable(
             name += f", of {' and '.join(each.benches)}"
         numbers = (
             str(each.repeats),
-            _share(each.scatter),
-            _share(each.least),
+            share(each.scatter),
+            share(each.least),
             _repeats(each.needed, each),
             _repeats(each.to_pass, each),
-            _share(each.least_failing),
+            share(each.least_failing),
         )
         drawn.add_row(Text(one_line(name)), *numbers)
     console.print(drawn)
@@ -217,10 +217,6 @@ def render_detectable(
 
 def _format_share(share: float) -> str:
     return f"{share * 100:.4g}%"
-
-
-def _share(share: float | None) -> str:
-    return NOTHING if share is None else f"{share:.1%}"
 
 
 def _repeats(needed: int | None, each: Detectable) -> str:

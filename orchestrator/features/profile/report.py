@@ -17,7 +17,7 @@ from rich.text import Text
 
 from orchestrator.features.profile.bench import Profiled
 from orchestrator.plural import plural
-from orchestrator.report.cells import NOTHING, Table, number
+from orchestrator.report.cells import Table, number, share
 from orchestrator.report.sections import PredictedStep
 from orchestrator.report.text import one_line
 
@@ -42,14 +42,14 @@ def table(profiles: Sequence[Profiled], predicted: _Predicted = MappingProxyType
     """Return the table of all traces."""
     rows, notes = [], []
     for profile in profiles:
-        share = _predicted_share(profile, predicted)
+        transfer = _predicted_share(profile, predicted)
         for trace in profile.traces:
             shares = (
                 trace.communication,
                 trace.overlapped,
                 trace.exposed,
                 trace.waiting,
-                share,
+                transfer,
                 trace.idle,
             )
             rows.append(
@@ -58,7 +58,7 @@ def table(profiles: Sequence[Profiled], predicted: _Predicted = MappingProxyType
                     str(trace.rank),
                     one_line(trace.host),
                     number(trace.step_s * 1e3),
-                    *map(_percent, shares),
+                    *map(share, shares),
                 )
             )
             longest = ", ".join(
@@ -118,9 +118,9 @@ def _words(profile: Profiled, predicted: _Predicted) -> str:
         words.append(
             f"of that, {trace.waiting:.1%} is waiting for other ranks and {trace.exposed - trace.waiting:.1%} transfer"
         )
-    share = _predicted_share(profile, predicted)
-    if share is not None:
-        words.append(f"--explain predicts {share:.1%} transfer")
+    transfer = _predicted_share(profile, predicted)
+    if transfer is not None:
+        words.append(f"--explain predicts {transfer:.1%} transfer")
     longest = ", ".join(f"{operator.name} {operator.share:.1%}" for operator in trace.top[:_SHOWN])
     return "; ".join([*words, f"idle {trace.idle:.1%}", f"longest: {longest}"])
 
@@ -129,7 +129,3 @@ def _predicted_share(profile: Profiled, predicted: _Predicted) -> float | None:
     """Return the predicted share of a step that communication adds; None without a prediction."""
     step = predicted.get((profile.series, profile.case))
     return step.communication if step else None
-
-
-def _percent(share: float | None) -> str:
-    return NOTHING if share is None else f"{share:.1%}"
