@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-from orchestrator.devices.vendor import Device
 from orchestrator.features.published.language import (
     LanguageRecord,
     LanguageTable,
     recompute_language,
     speed_per_device,
 )
-from orchestrator.results.numbers.peaks import DIVISORS, devices_in
+from orchestrator.results.numbers.peaks import DIVISORS, device_in
 from orchestrator.results.numbers.physics import ROOM, Finding, Measured, findings
 
 _PEAKS_DIFFER = 0.002
@@ -111,7 +110,7 @@ def _measured_cell(table: LanguageTable, record: LanguageRecord) -> Measured | N
 
 
 def _of_row(table: LanguageTable, record: LanguageRecord) -> Iterator[Finding]:
-    device = _device(table)
+    device = device_in(table.hardware)
     peak = (device.peak(table.dtype) or 0) / 1e12 if device else 0
     stated = table.peak_tflops
     if device and peak and stated and abs(stated / peak - 1) > _PEAKS_DIFFER:
@@ -165,8 +164,3 @@ def _implied_peak(table: LanguageTable, record: LanguageRecord) -> Iterator[Find
     whose = f", the peak of {' or '.join(named)}" if named else ""
     text = f"MFU {mfu:g} % follows from tokens/s with a peak of {implied:.4g} TFLOP/s{whose}, not {table.peak_tflops:g}"
     yield Finding("peak", max(implied / table.peak_tflops, table.peak_tflops / implied), text)
-
-
-def _device(table: LanguageTable) -> Device | None:
-    devices = tuple(devices_in(table.hardware).values())
-    return devices[0] if len(devices) == 1 else None

@@ -17,7 +17,7 @@ from orchestrator.devices.vendor import Device
 from orchestrator.features.published.language import LanguageRecord, LanguageTable
 from orchestrator.features.published.tables import PublishedFile
 from orchestrator.results.entries import Row
-from orchestrator.results.numbers.peaks import devices_in
+from orchestrator.results.numbers.peaks import device_in
 from orchestrator.results.summary import Summary
 
 
@@ -73,8 +73,7 @@ class _Cell:
 
     @property
     def device(self) -> Device | None:
-        devices = tuple(devices_in(self.row.hardware).values())
-        return devices[0] if len(devices) == 1 else None
+        return device_in(self.row.hardware)
 
 
 def nearest_records(summary: Summary, files: Iterable[PublishedFile]) -> tuple[NearestRecord, ...]:
@@ -103,7 +102,7 @@ def _cell(speed: Row, summary: Summary) -> _Cell:
 
 
 def _distance(cell: _Cell, table: LanguageTable, record: LanguageRecord) -> tuple[float, ...]:
-    device, other, ours = cell.device, _device(table), cell.flops_per_token
+    device, other, ours = cell.device, device_in(table.hardware), cell.flops_per_token
     same_device = bool(device and other and device.name == other.name)
     return (
         round(_octaves(ours, _flops(table, record)))
@@ -140,16 +139,11 @@ def _share(table: LanguageTable) -> float:
     """Return the peak that the MFU of a table is a share of, as a share of its device's; 1 if
     either is not known.
     """
-    device = _device(table)
+    device = device_in(table.hardware)
     peak = device.peak(table.dtype) if device else None
     if table.peak_tflops and peak:
         return table.peak_tflops * 1e12 / peak
     return 1.0
-
-
-def _device(table: LanguageTable) -> Device | None:
-    devices = tuple(devices_in(table.hardware).values())
-    return devices[0] if len(devices) == 1 else None
 
 
 def _beside(
@@ -184,7 +178,7 @@ def _beside(
 def _differences(
     cell: _Cell, file: PublishedFile, table: LanguageTable, record: LanguageRecord
 ) -> tuple[str, ...]:
-    row, device, other = cell.row, cell.device, _device(table)
+    row, device, other = cell.row, cell.device, device_in(table.hardware)
     ours, theirs = cell.flops_per_token, _flops(table, record)
     micro_batches = record.micro_batches or 1
     step = None

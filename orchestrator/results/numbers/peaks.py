@@ -105,6 +105,16 @@ def devices_in(text: str) -> dict[str, Device]:
     return matches
 
 
+def device_in(text: str) -> Device | None:
+    """Return the device named in a text; None if it names none or several.
+
+    >>> device_in("8 x H200, 64 x H100"), device_in("8 x H200").name
+    (None, 'H200')
+    """
+    devices = tuple(devices_in(text).values())
+    return devices[0] if len(devices) == 1 else None
+
+
 def link_in(text: str) -> float | None:
     """Return the bytes per second, one way, of the network named in a text; None if it names none
     or several.
