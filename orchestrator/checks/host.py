@@ -119,27 +119,17 @@ def _framework(host: Host, facts: NodeFacts, framework: Framework | None) -> Che
     ):  # nothing was asked where the container does not start
         return None
     versions = facts.framework
-    if "error" in versions and container:
-        hint = f"install it in {container.what}, or set container.python to the interpreter that has it"
-        return failure(
-            host.name,
-            framework.name,
-            str(versions["error"]),
-            f"the probe of {framework.name} to run",
-            hint,
-        )
     if "error" in versions:
+        error = str(versions["error"])
         hint = f"install it for {host.vars.get('python', 'python3')}, or set vars.python of this host in the inventory"
-        if len(host.python) > 1 and host.python[0].startswith(("/", "~")):
-            hint += "; put a path with a space in an extra pair of quotes"
-        if str(versions["error"]).startswith("setup:"):
+        if container:
+            hint = f"install it in {container.what}, or set container.python to the interpreter that has it"
+        elif error.startswith("setup:"):
             hint = "correct setup: of the folder, or vars.setup of this host in the inventory"
+        elif len(host.python) > 1 and host.python[0].startswith(("/", "~")):
+            hint += "; put a path with a space in an extra pair of quotes"
         return failure(
-            host.name,
-            framework.name,
-            str(versions["error"]),
-            f"the probe of {framework.name} to run",
-            hint,
+            host.name, framework.name, error, f"the probe of {framework.name} to run", hint
         )
     shown = ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None)
     return ok(
