@@ -11,9 +11,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # Nothing is imported before `orch` can tell of an interrupt.
 if TYPE_CHECKING:
     from orchestrator.api.bench import Bench, load
     from orchestrator.api.plan import Plan, prepare, run
@@ -40,6 +38,8 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ import typer.core
 import typer.main
 
 from orchestrator.cli.conversion import FewConversions
-from orchestrator.errors import EXIT_STATUS, DataError, OrchError
+from orchestrator.errors import EXIT_STATUS, DataError, Interrupted, OrchError
 from orchestrator.feature import features
 
 _CORE = {
@@ -143,9 +144,12 @@ class Program(FewConversions, typer.core.TyperGroup):
             return super().make_context(*words, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Raises ConfigError for words that it does not take."""
-        with _usage_errors():
-            return super().invoke(ctx)
+        """Run the command. Raises ConfigError for words that it does not take, and Interrupted."""
+        try:
+            with _usage_errors():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:  # of which the library of the command line says nothing
+            raise Interrupted(signal.SIGINT, "interrupted") from None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under the headings of a day's order."""

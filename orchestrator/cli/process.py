@@ -9,10 +9,13 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from io import BufferedWriter, FileIO, TextIOWrapper
-from typing import Any, NoReturn, TextIO
+
+TYPE_CHECKING = False  # An interrupt until `run` ends in a traceback: the import of typing is long.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn, TextIO
 
 
 def run() -> NoReturn:
@@ -32,19 +35,16 @@ def at_once(main: Callable[[], object]) -> NoReturn:
 
     At the end Python would tear down all modules, which takes an eighth of a second. The exit
     status is the program's own: text for a reader that has gone is dropped, where Python would exit
-    with 120. It is 1 instead of 0 if output is lost otherwise.
+    with 120. It is 1 instead of 0 if output is lost otherwise. Ctrl-C before a command has begun
+    ends it as during one.
     """
-    # Loaded modules are never garbage: with Python's default of 700, collections took a tenth of
-    # every start.
-    gc.set_threshold(50_000)
-    # Inventories do not depend on plug-ins of pydantic, and the search for plug-ins reads the
-    # metadata of all packages.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    _prepare_streams()
-    _keep_secrets()
     code = 0
     try:
+        _prepare()
         main()
+    except KeyboardInterrupt:
+        _tell("orch: interrupted\n")
+        code = 130
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
             raise
@@ -60,6 +60,17 @@ def at_once(main: Callable[[], object]) -> NoReturn:
     os._exit(code or int(bool(lost)))
 
 
+def _prepare() -> None:
+    # Loaded modules are never garbage: with Python's default of 700, collections took a tenth of
+    # every start.
+    gc.set_threshold(50_000)
+    # Inventories do not depend on plug-ins of pydantic, and the search for plug-ins reads the
+    # metadata of all packages.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    _prepare_streams()
+    _keep_secrets()
+
+
 def _keep_secrets() -> None:
     """Keep the values of an inventory out of a core dump, and out of the report of an unexpected
     exception.
@@ -72,13 +83,12 @@ def _keep_secrets() -> None:
 def _report(error: BaseException) -> None:
     from orchestrator.errors import format_exception
 
+    _tell(f"orch: this is a bug in orch. Traceback:\n{format_exception(error)}")
+
+
+def _tell(text: str) -> None:
     with suppress(OSError):
-        print(
-            f"orch: this is a bug in orch. Traceback:\n{format_exception(error)}",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 def _prepare_streams() -> None:

@@ -223,3 +223,29 @@ def test_a_terminal_of_no_width_loses_no_output(columns: str) -> None:
         capture_output=True,
     )  # fmt: skip
     assert done.stdout == b"whole\n"
+
+
+@pytest.mark.parametrize("when", ["gc.set_threshold", "import typer", "import orchestrator.record"])
+def test_an_interrupt_at_any_time_of_the_start_is_one_line(when: str, tmp_path: Path) -> None:
+    code = f"""
+import gc, os, signal, sys
+class Finder:
+    def find_spec(name, path, target=None):
+        if {when!r} == "import " + name:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+if {when!r} == "gc.set_threshold":
+    gc.set_threshold = lambda count: os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ["orch", "history"]
+from orchestrator.cli.process import run
+run()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env={**VARIABLES, "ORCH_PROJECT": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "orch: interrupted\n")
