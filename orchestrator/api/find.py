@@ -30,23 +30,24 @@ def find_bench(project: Project, name: str) -> BenchDir:
             raise ConfigError(
                 f"expected a bench, got {with_article(group.noun)}", where=str(path), hint=hint
             )
-        return BenchDir.open(path)
+        return BenchDir.open(path, project.runs)
     runs = project.runs
     newest = latest(runs)
     if newest is None:
         raise ConfigError(
             "no bench yet", where=str(runs), hint="to create one: orch bench resnet50"
         )
-    return BenchDir.open(newest)
+    return BenchDir.open(newest, runs)
 
 
 def bench_path(project: Project, name: str) -> Path:
     """Return the folder of the bench with this name, directory or label. Raise ConfigError if there
-    is none, or several, and DataError for a folder that is none.
+    is none, or several, Faults if it may be one that cannot be read, and DataError for a folder
+    that is none.
 
     A directory comes first, then a name, then a label that only one bench of the project has.
     """
-    from orchestrator.errors import ConfigError, DataError
+    from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.files import is_file
     from orchestrator.record.rundir import benches
 
@@ -54,7 +55,8 @@ def bench_path(project: Project, name: str) -> Path:
     folders = [path for path in (Path(name), runs / name) if _is_folder(path)]
     if any(is_file(path / "bench.json") for path in folders):
         return next(path for path in folders if is_file(path / "bench.json"))
-    labelled = [bench.path for bench in benches(runs) if bench.record().label == name]
+    damaged: dict[str, DataError] = {}
+    labelled = [bench.path for bench in benches(runs, damaged) if bench.record().label == name]
     if len(labelled) > 1:
         names = ", ".join(path.name for path in labelled)
         raise ConfigError(
@@ -67,6 +69,11 @@ def bench_path(project: Project, name: str) -> Path:
         hint = listed
         if name.endswith(".tar"):
             hint = "unpack an archive with tar -xf, and use its directory"
+        if damaged:
+            missing = ConfigError(
+                f"no bench {name!r} among those that can be read", where=str(runs)
+            )
+            raise Faults([missing, *damaged.values()])
         raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
     if not labelled and not _has_record(folders[0]):
         raise DataError(

@@ -38,12 +38,9 @@ def label(
     from orchestrator.record.rundir import benches
 
     given = label_of(name, "NAME")
-    chosen = BenchDir.open(bench_path(bench))
-    others = [
-        other
-        for other in benches(Project.here(os.environ).runs)
-        if given and other.record().label == given
-    ]
+    runs = Project.here(os.environ).runs
+    chosen = BenchDir.open(bench_path(bench), runs)
+    others = [other for other in benches(runs) if given and other.record().label == given]
     changes = [(other, "") for other in others if other.path.resolve() != chosen.path.resolve()] + [
         (chosen, given)
     ]

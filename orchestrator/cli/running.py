@@ -55,6 +55,7 @@ def status(
     from orchestrator.record.bench_record import is_outside_its_lab
     from orchestrator.record.journal import suspicion
     from orchestrator.record.refusals import refusal
+    from orchestrator.record.rundir import benches
     from orchestrator.report.text import one_line
 
     project = Project.here(os.environ)
@@ -73,12 +74,13 @@ def status(
         for name, answer in answers.items()
         for fault in Leftovers.of(answer, name).errors(name)
     ]
-    benches, damaged = _benches(project)
-    states = {bench.path.name: _counts(bench) for bench in benches}
-    records = {bench.path.name: bench.record() for bench in benches}
+    damaged: dict[str, DataError] = {}
+    readable = list(benches(project.runs, damaged))[::-1]
+    states = {bench.path.name: _counts(bench) for bench in readable}
+    records = {bench.path.name: bench.record() for bench in readable}
     labels = {name: record.label for name, record in records.items() if record.label}
     refused, controllers, silent = {}, {}, {}
-    for bench in benches:
+    for bench in readable:
         name, reason, process = bench.path.name, refusal(bench), holder(bench)
         if reason:
             refused[name] = reason
@@ -157,21 +159,6 @@ def _has_inventory(project: Project) -> bool:
 
     source, why = project.inventory_source("", os.environ)
     return why != DEFAULT or (Path(source).exists() and not project.is_outside_its_lab(os.environ))
-
-
-def _benches(project: Project) -> tuple[list[BenchDir], dict[str, DataError]]:
-    """Return the benches of a project, the oldest first, and by name why others cannot be read."""
-    from orchestrator.errors import DataError
-    from orchestrator.record import BenchDir
-    from orchestrator.record.rundir import bench_folders
-
-    benches, damaged = [], {}
-    for folder in reversed(bench_folders(project.runs)):
-        try:
-            benches.append(BenchDir.open(folder))
-        except DataError as error:
-            damaged[folder.name] = error
-    return benches, damaged
 
 
 def _counts(bench: BenchDir) -> dict[str, int]:

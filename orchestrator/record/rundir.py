@@ -69,15 +69,18 @@ class BenchDir:
         return cls(path)
 
     @classmethod
-    def open(cls, path: Path) -> BenchDir:
+    def open(cls, path: Path, runs: Path | None = None) -> BenchDir:
         """Return the bench in an existing folder. Raises DataError (state_damaged) if it is not a
-        bench or unreadable.
+        bench or unreadable; the hint names `orch rm` only for a record that was read, of a bench
+        in ``runs``, the project's folder of benches.
         """
         bench = cls(path)
         try:
             bench.record()
         except DataError as error:
-            error.hint = error.hint or f"restore the file, or orch rm {path.name}"
+            was_read = not isinstance(error.__cause__, OSError)
+            if was_read and runs and path.resolve().parent == runs.resolve():
+                error.hint = error.hint or f"restore the file, or orch rm {path.name}"
             raise
         return bench
 
@@ -280,14 +283,16 @@ def bench_folders(root: Path) -> list[Path]:
     return [path.parent for path in sorted(root.glob("*/bench.json"), reverse=True)]
 
 
-def benches(root: Path) -> Iterator[BenchDir]:
-    """Yield the benches in ``root``, the newest name first. A damaged one is skipped; summarizing
-    it reports the cause.
+def benches(root: Path, damaged: dict[str, DataError] | None = None) -> Iterator[BenchDir]:
+    """Yield the benches in ``root``, the newest name first. A damaged one is skipped; ``damaged``
+    then has its fault by its name.
     """
     for folder in bench_folders(root):
         try:
-            bench = BenchDir.open(folder)
-        except DataError:
+            bench = BenchDir.open(folder, root)
+        except DataError as error:
+            if damaged is not None:
+                damaged[folder.name] = error
             continue
         yield bench
 

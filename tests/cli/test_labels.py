@@ -56,6 +56,16 @@ def test_a_label_of_one_bench_names_it(project: Path) -> None:
     assert read.startswith("before a (nightly) · after b (new driver)\n")
 
 
+def test_a_label_may_be_that_of_a_bench_that_cannot_be_read(project: Path) -> None:
+    record = project / "runs" / "b" / "bench.json"
+    record.write_text(record.read_text()[:-20])
+    done = orch(project, "summarize", "new driver")
+    first, second = done.stderr.splitlines()
+    assert first == f"orch: {project}/runs: no bench 'new driver' among those that can be read"
+    assert second.startswith(f"orch: {record}: expected JSON, got ")
+    assert (done.returncode, done.stdout) == (2, "") and second.endswith("or orch rm b")
+
+
 def test_a_newer_bench_without_runs_is_not_passed_over_in_silence(project: Path) -> None:
     refused = BenchDir.create(
         project / "runs",

@@ -261,5 +261,19 @@ def test_benches_come_newest_first_and_a_damaged_one_is_none(tmp_path: Path) -> 
     assert bench_folders(root) == [root / "b3", root / "b2", root / "b1"]
 
 
+def test_removal_is_the_cure_of_damage_in_the_project_alone(bench: BenchDir) -> None:
+    record, runs = bench.path / "bench.json", bench.path.parent
+    record.write_text('{"schema"')
+    for root, hint in ((runs, f"restore the file, or orch rm {bench.path.name}"), (None, "")):
+        with pytest.raises(DataError) as caught:
+            BenchDir.open(bench.path, root)
+        assert caught.value.hint == hint
+    record.unlink()
+    record.symlink_to("elsewhere.json")  # which is not followed: the record is not read
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        BenchDir.open(bench.path, runs)
+    assert caught.value.hint == ""
+
+
 def test_a_run_is_named_by_its_folder(tmp_path: Path) -> None:
     assert RunDir(tmp_path / "r7").run_id == "r7"
