@@ -51,7 +51,7 @@ def collect(
     """
     from orchestrator.cli.transfer import transfer
     from orchestrator.errors import DataError, Faults
-    from orchestrator.inventory import open_inventory
+    from orchestrator.inventory import fold, open_inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete, settle
     from orchestrator.nodes.fanout import each
@@ -62,14 +62,13 @@ def collect(
 
     directory = find_bench(bench)
     record = directory.record()
-    runs, errors = _hosts_of_runs(
-        [run for run in directory.runs(superseded=True) if run.run_id not in record.borrowed]
-    )
+    own = [run for run in directory.runs(superseded=True) if run.run_id not in record.borrowed]
+    runs, errors = _hosts_of_runs(own)
     missing = {}
     for run, hosts in runs.items():
         missing[run] = [host for host in hosts if not is_complete(run, host)]
     to_contact = {host for hosts in (runs if prune else missing).values() for host in hosts}
-    report, limits = [], record.limits or Limits()
+    report, pruned, limits = [], dict[str, list[str]](), record.limits or Limits()
     if to_contact:
         inventory = open_inventory(find_inventory(record))
         if not changed_secrets:
@@ -98,6 +97,7 @@ def collect(
                 dropped, kept = each(whole, partial(_drop, cluster, run.run_id))
                 errors += kept.values()
                 if dropped:
+                    pruned[run.run_id] = list(dropped)
                     directory.event(Event.PRUNED, run=run.run_id, hosts=list(dropped))
     if as_json:
         print_json([{"run_id": run_id, **_fields(collected)} for run_id, collected in report])
@@ -106,12 +106,15 @@ def collect(
         complete = sum(not hosts for hosts in missing.values()) - never
         never_started = f", {never} never started" if never else ""
         typer.echo(
-            f"bench {record.bench_id}: {complete} of {len(runs)} runs were already complete{never_started}"
+            f"bench {record.bench_id}: {complete} of {len(own)} runs were already complete{never_started}"
         )
         for run_id, collected in report:
             state = "complete" if collected.complete else collected.note or "incomplete"
             came = f"{collected.new_bytes} new bytes, {plural(collected.files, 'file')}"
             typer.echo(f"  {run_id} {collected.host}: {came}, {state}")
+        if pruned:
+            nodes = fold({host for hosts in pruned.values() for host in hosts})
+            typer.echo(f"  pruned: no files of {plural(len(pruned), 'run')} are left on {nodes}")
     started = {entry.run for entry in directory.events() if entry.event == Event.STARTED}
     errors += [
         _lost_error(run_id, collected)

@@ -44,13 +44,17 @@ from orchestrator.record import BenchDir, Ownership, RunDir, take
 from orchestrator.record.bench_record import kind_of
 from orchestrator.record.borrow import borrow
 from orchestrator.record.grammar_override import reread
-from orchestrator.record.journal import Event, list_runs
+from orchestrator.record.journal import Event, last_controller, list_runs
 from orchestrator.record.pending_work import reopen
 from orchestrator.record.rundir import PROGRESS_LOG
 from orchestrator.results import RunResult
 from orchestrator.results.bench import read_bench
 from orchestrator.results.progress_so_far import Tally
 
+_NOTHING_LEFT = (
+    "all runs of this bench are over; to repeat those that failed: orch resume --retry-failed; "
+    "for new numbers: a new orch bench"
+)
 Show = Callable[[Interrupt, TextIO], AbstractContextManager[Observer]]
 """Returns the context in which a bench is shown while its runs are executed. Its observer also
 writes its lines to the given log, and the context sets the interrupt if the bench is to stop."""
@@ -228,6 +232,8 @@ class Controller:
                     extra = self._extra_runs(scheduler)
                     needed = [*scheduler.needs(owed), *(run for run, _ in self.plan.extra_runs())]
                     errors = campaign.execute(chain(scheduler.runs(owed), extra), needed)
+                    if not (owed or interrupt.signal or _has_begun_runs(self.bench)):
+                        observe(Decided((_NOTHING_LEFT,)))
             except OrchError as error:
                 errors = list(error.errors)
                 if interrupt.signal:  # log-ins that nobody answers any more fail because of it
@@ -327,6 +333,12 @@ def _not_met(results: Sequence[RunResult], expect: Sequence[Expectation]) -> lis
     if not expect:
         return []
     return errors_of(judge_expectations(expect, summarize(results).rows, results))
+
+
+def _has_begun_runs(bench: BenchDir) -> bool:
+    """Return True if the last controller of a bench has planned or taken over a run."""
+    begun = (Event.PLANNED, Event.TAKEN_OVER)
+    return any(entry.event in begun for entry in last_controller(bench.events()))
 
 
 def _private(path: str, flags: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,14 @@ def test_a_label_may_be_that_of_a_bench_that_cannot_be_read(project: Path) -> No
     assert first == f"orch: {project}/runs: no bench 'new driver' among those that can be read"
     assert second.startswith(f"orch: {record}: expected JSON, got ")
     assert (done.returncode, done.stdout) == (2, "") and second.endswith("or orch rm b")
+
+
+def test_a_run_whose_files_were_deleted_is_one_of_those_to_collect(project: Path) -> None:
+    BenchDir(project / "runs" / "b").event(Event.PLANNED, run="b-2", port=1)
+    shutil.rmtree(project / "runs" / "b" / "b-2")
+    done = orch(project, "collect", "b")
+    assert done.stdout == "bench b: 2 of 3 runs were already complete\n"
+    assert "b-2/manifest.json: expected a file, found none" in done.stderr and done.returncode == 4
 
 
 def test_a_newer_bench_without_runs_is_not_passed_over_in_silence(project: Path) -> None:

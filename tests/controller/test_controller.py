@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.controller.controller import PROGRESS_LOG, Controller
-from orchestrator.controller.events import PlanMade, RunOver, Started
+from orchestrator.controller.events import Decided, PlanMade, RunOver, Started
 from orchestrator.errors import DataError, RunError
 from orchestrator.inventory import NO_SECRETS, Redaction
 from orchestrator.record.journal import Entry, Event
@@ -60,6 +60,17 @@ def test_a_bench_that_goes_well_is_begun_and_over_and_let_go(rig: FakeBench) -> 
     assert holder(rig.bench) is None and rig.cluster.nodes == {}
     assert (rig.bench.path / PROGRESS_LOG).read_text() == f"{rig.first.run_id} finished\n"
     assert (rig.bench.path / PROGRESS_LOG).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_bench_without_anything_left_to_do_says_so(rig: FakeBench) -> None:
+    def told() -> list[str]:
+        return [note for event in rig.shown if isinstance(event, Decided) for note in event.notes]
+
+    conducted(rig)
+    assert told() == []
+    assert conducted(rig, go_on(rig))[0] == []
+    (note,) = told()
+    assert note.startswith("all runs of this bench are over; to repeat those that failed: ")
 
 
 def test_a_run_that_is_over_is_shown_with_its_result(rig: FakeBench) -> None:

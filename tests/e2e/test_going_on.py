@@ -80,7 +80,7 @@ def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fr
     )
     assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
     prune = controller.orch("collect", "--prune")
-    assert prune.code == 0, prune
+    assert prune.code == 0 and "\n  pruned: no files of 3 runs are left on node[1-2]\n" in prune.out
     assert not list(
         (controller.lab.node("node1").home / ".orch-node").glob(
             f"nodes/*/runs/{controller.bench.name}*"
