@@ -125,13 +125,13 @@ def status(
         if bench_id in refused:
             continue
         rest = f"; run by {controllers[bench_id]}" if bench_id in controllers else ""
-        if not rest and {"open", "planned", "interrupted"} & set(counts):
+        if not rest and {"open", "never_run", "interrupted"} & set(counts):
             inside = "orch lab exec -- " if is_outside_its_lab(records[bench_id]) else ""
             rest = f"; to continue: {inside}orch resume {bench_id}"
         name = one_line(f"{bench_id}  ({labels[bench_id]})") if bench_id in labels else bench_id
         typer.echo(
             f"bench    {name}  "
-            + ", ".join(f"{count} {state}" for state, count in counts.items())
+            + ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts.items())
             + rest
         )
         if bench_id in silent:
@@ -167,7 +167,7 @@ def _counts(bench: BenchDir) -> dict[str, int]:
 
     runs = bench.runs()
     counts = Counter(map(_state, runs))
-    counts["planned"] = len(bench.record().runs) - len(runs)
+    counts["never_run"] = len(bench.record().runs) - len(runs)
     return {state: count for state, count in counts.items() if count}
 
 

@@ -83,6 +83,14 @@ def test_a_project_without_an_inventory_lists_its_benches(project: Project) -> N
     assert project.orch("status", "--hosts", "missing.yaml").returncode == 2
 
 
+def test_a_run_without_a_beginning_is_called_as_in_a_summary(project: Project) -> None:
+    running_bench(project.path, runs=[f"{NAME}-1", f"{NAME}-2"])
+    (project.path / "inventory" / "cluster.yaml").unlink()
+    assert f"bench    {NAME}  1 open, 1 never run; to " in project.orch("status").stdout
+    counts = json.loads(project.orch("status", "--json").stdout)["benches"]
+    assert counts == {NAME: {"open": 1, "never_run": 1}}
+
+
 def test_a_damaged_bench_is_told_beside_the_others(project: Project) -> None:
     running_bench(project.path)
     (project.path / "inventory" / "cluster.yaml").unlink()
