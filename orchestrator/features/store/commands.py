@@ -73,6 +73,7 @@ def push(
         raise ConfigError("expected names or --all, got both", where="--all")
     if sign:
         check_key(sign)
+    _refuse_bench(where)
     sources = _all() if everything else [_source(name) for name in names or [""]]
     rows, faults = [], []
     with open_store(where, accept_new) as store:
@@ -144,6 +145,24 @@ def pull(
         rows = [_pull(store, listing.entries[seal], into, signers, as_json) for seal in chosen]
     if as_json:
         print_json({"store": where, "archives": rows})
+
+
+def _refuse_bench(where: str) -> None:
+    """Raise ConfigError if a store to be made would have the name of a bench of this project, which
+    is then what was meant."""
+    from orchestrator.errors import ConfigError
+    from orchestrator.record import Project
+    from orchestrator.record.bench_groups import find_group
+    from orchestrator.record.rundir import benches
+
+    runs = Project.here(os.environ).runs
+    if os.path.lexists(where) or not (
+        find_group(runs, where)
+        or any(where in (bench.path.name, bench.record().label) for bench in benches(runs))
+    ):
+        return
+    hint = f"usage: orch push STORE {where}; a store of this name: ./{where}"
+    raise ConfigError("expected a store, got the name of a bench", where=where, hint=hint)
 
 
 def _source(name: str) -> Path | BenchDir | BenchGroup:

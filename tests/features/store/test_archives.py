@@ -232,6 +232,15 @@ def test_a_folder_of_other_files_becomes_no_store(project: Path) -> None:
     assert "a newer orch may have made it" in str(orch("pull", "docs").exception)
 
 
+def test_the_name_of_a_bench_makes_no_store(project: Path) -> None:
+    for name in ("a", "nightly"):
+        usage = f"{name}: expected a store, got the name of a bench. usage: orch push STORE {name};"
+        for words in ((name,), (name, "b")):
+            assert str(orch("push", *words).exception).startswith(usage)
+        assert not (project / name).exists()
+    assert orch("push", "./a", "b").exit_code == 0
+
+
 def test_a_store_that_may_not_be_read_is_no_damage(project: Path, team: Path) -> None:
     for command in ("pull", "verify"):
         assert "cannot be read: Permission denied" in refuse_readers(team, command, str(team))
