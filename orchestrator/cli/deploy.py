@@ -104,7 +104,9 @@ def deploy(
     failed = [check for check in checks if check.verdict == "failed"]
     if failed:
         typer.echo(
-            f"orch: {len(failed)} checks failed; a bench on these hosts would be refused", err=True
+            f"orch: everything is deployed, but {plural(len(failed), 'check')} failed: orch check"
+            " ends with exit status 3, and a bench on these hosts would be refused",
+            err=True,
         )
 
 

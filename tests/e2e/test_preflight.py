@@ -148,6 +148,11 @@ def test_an_expectation_that_is_not_met_ends_with_three_and_refuses_a_bench(
         "node3": "ok",
     }
     assert ("node4", "expect") not in found
+    deployed = controller.orch("deploy", "-f", "simulated", "-H", inventory)
+    assert deployed.code == 0 and deployed.err.endswith(
+        "orch: everything is deployed, but 1 check failed: orch check ends with exit status 3,"
+        " and a bench on these hosts would be refused\n"
+    ), deployed
     assert (found["node2", "expect"]["found"], found["node2", "expect"]["expected"]) == (
         "mtu 1500",
         "mtu 9000",
