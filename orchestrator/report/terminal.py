@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from orchestrator.report.cells import LEAVING, WRAPPED, Table, has_words, sheet_tables
+from orchestrator.report.cells import LEAVING, NOTHING, WRAPPED, Table, has_words, sheet_tables
 from orchestrator.report.tables import tables
 from orchestrator.report.text import one_line
 from orchestrator.results.summary import Summary
@@ -63,8 +63,8 @@ def fitting(
     elsewhere: str,
     keys: int = 0,
 ) -> Group:
-    """Return a table as wide as the console allows: the groups of columns in ``dropped`` are left
-    out one by one until it fits.
+    """Return a table as wide as the console allows: columns without any value, then the groups of
+    columns in ``dropped``, are left out one by one until it fits.
 
     A line below lists the hidden columns and ``elsewhere``, a command or option that shows them. If
     the rest is still too wide, it continues in further tables that repeat the columns that tell the
@@ -76,7 +76,8 @@ def fitting(
     for place, title in enumerate(titles):
         columns[title] = [title, *(row[place] for row in rows)]
     needed, kept = _width(columns.values()), dict(columns)
-    for names in dropped:
+    empty = [name for name, (_, *cells) in columns.items() if set(cells) == {NOTHING}]
+    for names in (empty, *dropped):
         if _width(kept.values()) <= console.width:
             break
         kept = {name: cells for name, cells in kept.items() if name not in names}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from junitparser import JUnitXml
@@ -95,6 +96,17 @@ def test_a_dumb_terminal_which_heeds_no_columns_is_not_told_to_set_them(summary:
     words = " ".join(console.file.getvalue().split())
     assert "hidden at 80 columns: average_speed" in words and "COLUMNS" not in words
     assert "speedup 95%; orch summarize --format markdown, csv or json shows them" in words
+
+
+def test_columns_without_any_value_are_the_first_to_be_left_out(summary: Summary) -> None:
+    rows = tuple(
+        replace(row, speedup=None, speedup_interval=None, efficiency=None)
+        for row in summary.rows[:2]
+    )
+    lines = shown(replace(summary, rows=rows, baseline={}), 100).splitlines()
+    (head,) = [line.split() for line in lines if line.startswith("case ")]
+    assert "ms/step" in head and "per" in head and not {"speedup", "efficiency"} & set(head)
+    assert "speedup, speedup 95%, efficiency" in " ".join(lines)
 
 
 def test_a_stacked_table_repeats_all_columns_that_tell_its_rows_apart() -> None:
