@@ -75,6 +75,7 @@ def history(
         whole, faults = _of_store(store, signers, accept_new)
     else:
         whole, faults = project_history(project), []
+    _check_metric(metric, whole.cells)
     cells = chosen(whole.cells, model, dtype, shape_name, begin, metric)
     if plot:
         from orchestrator.features.history.trend_chart import svg
@@ -136,6 +137,18 @@ def _show(
         typer.echo(
             one_line(f"not listed, because it measured {noun}: {pulled}orch summarize {name}"),
             err=True,
+        )
+
+
+def _check_metric(name: str, cells: Sequence[PastCell]) -> None:
+    """Raise ConfigError for a metric that no cell has, if there are any."""
+    from orchestrator.errors import ConfigError, nearest
+
+    known = sorted({cell.metric for cell in cells})
+    if name and name != "all" and known and name not in known:
+        hint = f"the metrics of these benches are {', '.join(known)}{nearest(name, known)}"
+        raise ConfigError(
+            f"expected all or the name of a metric, got {name!r}", where="--metric", hint=hint
         )
 
 

@@ -45,7 +45,7 @@ def history(root: Path, cache: Path) -> History:
 def _read(path: Path) -> dict[str, Any]:
     """Return the bench in a folder as `dump_past_bench` does, or why it cannot be read."""
     try:
-        bench = BenchDir.open(path)
+        bench = BenchDir.open(path, path.parent)
         return dump_past_bench(bench, path.name, [read_run(run) for run in bench.runs()])
     except OrchError as error:
         return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}

@@ -18,6 +18,7 @@ from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.report.cells import number, reach, repeats
 from orchestrator.report.terminal import fitting, say
 from orchestrator.report.text import one_line
+from orchestrator.results.entries import SPEED
 
 SCHEMA = 6
 """1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit. 5:
@@ -44,11 +45,12 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
             (cell for cell in cells if titles[cell.spec] == title),
             key=lambda cell: (len(cell.shape), cell.shape),
         )
+        # The title of a table of another metric ends in its unit.
+        value = rows[0].unit if rows[0].metric == SPEED else "value"
+        columns = [value if name == "value" else name for name in _COLUMNS]
         console.print(Text(one_line(title), style="bold"))
         console.print(
-            fitting(
-                _COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"
-            ),
+            fitting(columns, list(map(_row, rows)), _DROPPED, console, "orch history --json"),
             soft_wrap=False,
         )
         console.print()

@@ -13,9 +13,10 @@ from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.cli import complete
 from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.option_rows import Given, takes
-from orchestrator.cli.options import open_frameworks, print_json, template_bases
+from orchestrator.cli.options import open_frameworks, print_json, say, template_bases
 from orchestrator.cli.submitting import hosts_for
 from orchestrator.options import OFTEN, OUTPUT, WHAT
+from orchestrator.plural import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,6 +139,11 @@ def tune(
         held = {name: value for name, value in shared if name in names}
         if seed is None:
             seed = new_seed()
+        say(
+            f"plan: {_case(plan.cells[0])}, {plural(len(knobs), 'parameter')}; rounds of short runs"
+            f" until a budget of {given['budget']} is used up, the last ones of the best candidate"
+            " and the default; --budget sets it, --dry-run lists the parameters"
+        )
         record = TuneRecord(tuple(knobs), seed, numerics, target, held)
         conduct(
             plan,
@@ -170,6 +176,10 @@ def _new_file(path: Path | None) -> str:
     return str(target or "")
 
 
+def _case(spec: RunSpec) -> str:
+    return f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} b{spec.batch_size}"
+
+
 def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool) -> None:
     """Print all parameters. Which of them apply is decided by NCCL's log of the first run."""
     from dataclasses import asdict
@@ -182,8 +192,7 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
     if as_json:
         print_json({"spec": spec.as_dict(), "knobs": [asdict(knob) for knob in usable]})
         return
-    case = f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} b{spec.batch_size}"
-    typer.echo(f"{case}, {spec.steps} steps")
+    typer.echo(f"{_case(spec)}, {spec.steps} steps")
     for knob in usable:
         default = str(spec.options.get(knob.option, spec.batch_size))
         if knob.env:

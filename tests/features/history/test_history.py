@@ -180,6 +180,7 @@ def test_a_damaged_bench_is_named_with_its_reason_and_the_others_are_listed(proj
     assert [(cell["bench_id"], cell["n"]) for cell in document["cells"]] == [("b", 3), ("a", 2)]
     assert (project / ".orch" / "history.json").is_file()
     table = orch(project)
+    assert table.stdout.splitlines()[1].split()[4] == "samples/s"
     assert table.returncode == 4 and "2026-10-02  a" in table.stdout and "128.00" in table.stdout
 
 
@@ -215,7 +216,7 @@ def test_filters_leave_what_was_asked_for(project: Path) -> None:
     "words",
     [
         ("--since", "yesterday"), ("--since", "2026-13-01"), ("--since", "-1d"), ("--plot", "a.png"),
-        ("--shape", "9x"), ("--shape", "1n1g,2n2g"), ("--shape", ","),
+        ("--shape", "9x"), ("--shape", "1n1g,2n2g"), ("--shape", ","), ("--metric", "foo"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused(project: Path, words: tuple[str, str]) -> None:
@@ -225,6 +226,8 @@ def test_what_cannot_be_meant_is_refused(project: Path, words: tuple[str, str]) 
         and done.stderr.startswith(f"orch: {words[0]}: expected ")
         and not done.stdout
     )
+    if words[0] == "--metric":
+        assert "the metrics of these benches are samples_per_s" in done.stderr
 
 
 def test_the_trend_has_one_line_for_a_spec_however_many_benches_ran_it(project: Path) -> None:
