@@ -16,7 +16,6 @@ from orchestrator.cli.option_rows import Given, takes
 from orchestrator.cli.options import open_frameworks, print_json, say, template_bases
 from orchestrator.cli.submitting import hosts_for
 from orchestrator.options import OFTEN, OUTPUT, WHAT
-from orchestrator.plural import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,9 +139,9 @@ def tune(
         if seed is None:
             seed = new_seed()
         say(
-            f"plan: {_case(plan.cells[0])}, {plural(len(knobs), 'parameter')}; rounds of short runs"
-            f" until a budget of {given['budget']} is used up, the last ones of the best candidate"
-            " and the default; --budget sets it, --dry-run lists the parameters"
+            f"plan: {_case(plan.cells[0])}: rounds of short runs for {given['budget']} at most"
+            " (--budget), and at the end the best candidate against the default;"
+            " --dry-run lists the parameters"
         )
         record = TuneRecord(tuple(knobs), seed, numerics, target, held)
         conduct(

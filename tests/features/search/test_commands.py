@@ -24,6 +24,17 @@ def test_a_node_that_is_out_takes_no_part(tmp_path: Path) -> None:
     assert "left out: node2" in done.stderr and done.returncode == 2, "two are too few"
 
 
+def test_it_says_what_it_will_do_and_for_how_long_at_most(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(
+        "schema: 1\nhosts: {node1: {address: 127.0.0.2, gpus: 1, ssh: {port: 1}}}\n"
+    )
+    done = orch(tmp_path, *TUNE, "--hosts", "cluster.yaml")
+    assert (
+        "plan: pytorch resnet50 1n1g fp32 b128: rounds of short runs for 20m at most" in done.stderr
+    )
+    assert done.returncode == 3, done
+
+
 @pytest.mark.parametrize("number", ["inf", "nan", "1e300"])
 def test_seconds_that_no_clock_counts_to_are_refused(tmp_path: Path, number: str) -> None:
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
