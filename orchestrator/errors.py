@@ -44,10 +44,11 @@ class OrchError(Exception):
     prints it.
 
     ``cause`` is why a program failed, as its logs show it, in one line: a known cause, or what the
-    program said last; empty if they show neither.
+    program said last; empty if they show neither. ``is_of_all``: no host answered.
     """
 
     exit_code = 1
+    is_of_all = False
 
     def __init__(
         self,

@@ -136,7 +136,7 @@ class Command(FewConversions, typer.core.TyperCommand):
 
 def _offer_to_skip(error: OrchError) -> None:
     for single in error.errors:
-        if single.kind == "host_unreachable":
+        if single.kind == "host_unreachable" and not single.is_of_all:
             single.hint = f"{single.hint} to go on without it: --skip-unreachable".lstrip()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from orchestrator.errors import OrchError, TransportError
+from orchestrator.errors import Faults, OrchError, TransportError
 from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.headroom import make_room
@@ -57,7 +57,12 @@ class Cluster:
         connect = each_or_raise(
             missing, lambda name: self._connections.prepare(self._by_name[name]), _PREPARING
         )
-        self.nodes.update(each_or_raise(missing, lambda name: self._node(connect[name])))
+        nodes, errors = each(missing, lambda name: self._node(connect[name]))
+        if errors:
+            for error in errors.values():
+                error.is_of_all = not (self.nodes or nodes)
+            raise Faults(list(errors.values()))
+        self.nodes.update(nodes)
         return self
 
     def open_what_answers(self) -> dict[str, OrchError]:

@@ -37,3 +37,6 @@ def test_hosts_that_cannot_be_reached_are_left_out_and_named(controller: Control
     none = controller.orch("check", "--only", "reach", "-x", "node[1-4]", *words)
     assert none.code == 3 and re.search(f"orch: gone: {reason}", none.err), none
     assert "--skip-unreachable" not in none.err
+    # Nothing is left to go on with.
+    alone = controller.orch("check", "--only", "reach", "-x", "node[1-4]", "--hosts", "five.yaml")
+    assert alone.code == 3 and "--skip-unreachable" not in alone.err, alone
