@@ -162,22 +162,30 @@ def _has_inventory(project: Project) -> bool:
 
 
 def _counts(bench: BenchDir) -> dict[str, int]:
-    """Return the number of runs of a bench by state; a run without a recorded end is open."""
+    """Return the number of runs of a bench by state; a run without a recorded end is open, and one
+    whose logs have no number has failed, as in its summary.
+    """
     from collections import Counter
 
+    from orchestrator.errors import DataError
+    from orchestrator.record.refusals import last_errors
+
     runs = bench.runs()
-    counts = Counter(map(_state, runs))
+    errors = last_errors(bench)
+    numberless = {error.get("run_id") for error in errors if error.get("kind") in DataError.kinds}
+    counts = Counter(_state(run, run.run_id not in numberless) for run in runs)
     counts["never_run"] = len(bench.record().runs) - len(runs)
     return {state: count for state, count in counts.items() if count}
 
 
-def _state(run: RunDir) -> str:
+def _state(run: RunDir, has_number: bool) -> str:
     from orchestrator.errors import DataError
     from orchestrator.record.manifest import read_manifest
 
     try:
-        outcome = read_manifest(run).outcome
-        return (outcome and outcome.state) or "open"
+        manifest = read_manifest(run)
+        state = (manifest.outcome and manifest.outcome.state) or "open"
+        return state if has_number or manifest.reread or state != "finished" else "failed"
     except DataError:
         return "damaged"
 

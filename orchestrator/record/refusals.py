@@ -18,7 +18,7 @@ def errors_before_runs(bench: BenchDir) -> list[OrchError]:
     """
     if _has_runs(bench):
         return []
-    return [restore_error(error, "") for error in _last_errors(bench)]
+    return [restore_error(error, "") for error in last_errors(bench)]
 
 
 def errors_between_runs(bench: BenchDir) -> list[OrchError]:
@@ -28,7 +28,7 @@ def errors_between_runs(bench: BenchDir) -> list[OrchError]:
         return []
     return [
         restore_error(error, "")
-        for error in _last_errors(bench)
+        for error in last_errors(bench)
         if error.get("host") and not error.get("run_id")
     ]
 
@@ -57,7 +57,7 @@ def _has_runs(bench: BenchDir) -> bool:
     return any(bench.path.glob("*/manifest.json"))
 
 
-def _last_errors(bench: BenchDir) -> list[Mapping[str, Any]]:
+def last_errors(bench: BenchDir) -> list[Mapping[str, Any]]:
     """Return the errors that the last process of a bench ended with; none while a process runs it."""
     if holder(bench) is not None:
         return []

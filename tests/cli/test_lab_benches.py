@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.record.bench_record import BenchRecord, find_inventory
+from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir
 from tests.support.cli_project import Project
 from tests.support.features import needs
@@ -89,6 +90,18 @@ def test_a_run_without_a_beginning_is_called_as_in_a_summary(project: Project) -
     assert f"bench    {NAME}  1 open, 1 never run; to " in project.orch("status").stdout
     counts = json.loads(project.orch("status", "--json").stdout)["benches"]
     assert counts == {NAME: {"open": 1, "never_run": 1}}
+
+
+def test_a_run_whose_logs_have_no_number_has_failed(project: Project) -> None:
+    bench = running_bench(project.path)
+    (project.path / "inventory" / "cluster.yaml").unlink()
+    bench.run(f"{NAME}-1").write_manifest(manifest(f"{NAME}-1"))
+    error = {"kind": "log_unmatched", "run_id": f"{NAME}-1", "message": "no line of a step"}
+    bench.event(Event.BEGUN, argv=["orch", "bench"])
+    bench.event(Event.OVER, code=4, errors=[])
+    assert project.orch("status").stdout == f"bench    {NAME}  1 finished\n"
+    bench.event(Event.OVER, code=4, errors=[error])
+    assert project.orch("status").stdout == f"bench    {NAME}  1 failed\n"
 
 
 def test_a_damaged_bench_is_told_beside_the_others(project: Project) -> None:
