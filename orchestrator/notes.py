@@ -13,7 +13,7 @@ kinds; a page of `docs` says when each is given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,13 @@ class Kind:
     def __call__(self, **fields: Any) -> Note:
         """Return a note of this kind with its words filled in."""
         return Note(self, fields)
+
+
+class Extent(tuple[float, ...]):
+    """The values of one field in several runs, written as their extent: ``45 to 57``."""
+
+    def __format__(self, spec: str) -> str:
+        return " to ".join(dict.fromkeys(format(value, spec) for value in (min(self), max(self))))
 
 
 class Note(str):
@@ -96,3 +103,26 @@ OTHER = Kind("other", REMARK, "{text}")
 def as_note(text: str) -> Note:
     """Return a text of a record, which has no code, as a note."""
     return text if isinstance(text, Note) else OTHER(text=text)
+
+
+def merge_notes(notes: Iterable[Note]) -> list[Note]:
+    """Return notes of several runs, those that differ only in measured values as one with the
+    extent of these.
+
+    >>> SENT = Kind("sent", DOUBT, "{host} sent {most:.0f} bytes")
+    >>> merge_notes(SENT(host=host, most=most) for host, most in [("a", 45.0), ("b", 1.0), ("a", 57.0)])
+    ['a sent 45 to 57 bytes', 'b sent 1 bytes']
+    """
+    alike: dict[tuple[Kind, str], list[Note]] = {}
+    for note in notes:
+        rest = {name: value for name, value in note.fields.items() if type(value) is not float}
+        alike.setdefault((note.kind, repr(rest)), []).append(note)
+    merged = []
+    for first, *others in alike.values():
+        extents = {
+            name: Extent([value, *(note.fields[name] for note in others)])
+            for name, value in first.fields.items()
+            if type(value) is float
+        }
+        merged.append(first.but(**extents) if others else first)
+    return merged

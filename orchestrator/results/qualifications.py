@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.grouping import group_pairs
-from orchestrator.notes import Note, as_note
+from orchestrator.notes import Note, as_note, merge_notes
 from orchestrator.plural import plural
 from orchestrator.results.cells import LENGTH, SHAPE, Cell
 from orchestrator.results.hardware import (
@@ -102,9 +102,8 @@ def qualifications_of(
     notes += differing_facts(
         cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ()
     )
-    return tuple(
-        dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)])
-    )
+    of_runs = [as_note(text) for run in cell.good for text in run.qualifications]
+    return tuple(dict.fromkeys([*notes, *merge_notes(of_runs)]))
 
 
 def coarse(cell: Cell, typical: Estimate | None) -> list[Note]:

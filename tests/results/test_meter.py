@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,10 @@ def test_nodes_that_send_nothing_may_train_alone(bench: BenchDir) -> None:
     result = read_run(build(bench, "r1", after=metered(sent_bytes=2_000_000)))
     assert [note.partition(", or")[0] for note in result.qualifications] == [told]
     assert read_run(build(bench, "r2", after=metered(sent_bytes=7_000_000))).qualifications == ()
+    more = read_run(build(bench, "r3", after=metered(sent_bytes=2_400_000)))
+    (row,) = summarize([result, replace(more, repeat=2)]).rows
+    (both,) = [note for note in row.qualifications if note.code == "sent_little"]
+    assert both.startswith("node[1-2] sent at most 166667 to 200000 bytes per step for gradients")
 
 
 def test_a_log_is_compared_with_the_clock_of_its_node(bench: BenchDir) -> None:
