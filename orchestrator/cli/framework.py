@@ -87,14 +87,14 @@ def show(name: Name, templates: Templates = None, as_json: Json = False) -> None
     Models, dtypes by device, loaders, options with their defaults, launch and log.
     """
     from orchestrator.cli.framework_text import declaration, document
-    from orchestrator.cli.options import open_frameworks
+    from orchestrator.cli.options import open_frameworks, print_line
 
     (folder,) = open_frameworks([name], template_bases(templates))
     if as_json:
         print_json(document(folder))
         return
     for line in declaration(folder):
-        typer.echo(line)
+        print_line(line)
 
 
 @app.command()

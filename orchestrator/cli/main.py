@@ -268,7 +268,7 @@ def main() -> None:
 def report(error: OrchError) -> None:
     """Print an error: each distinct message once, with its hosts folded."""
     from orchestrator.inventory import fold
-    from orchestrator.report.text import one_line, visible
+    from orchestrator.report.text import fit, one_line, visible
 
     hosts_by_text: dict[str, list[str]] = {}
     for distinct in error.errors:
@@ -277,4 +277,4 @@ def report(error: OrchError) -> None:
         prefix = f"{fold(hosts)}: " if hosts else ""
         # Only the first line is orch's own; the others may be lines of logs and of other programs.
         indented = visible(text).replace("\n", "\n  ")
-        typer.echo(f"orch: {one_line(prefix)}{indented}", err=True)
+        typer.echo(fit(f"orch: {one_line(prefix)}{indented}", sys.stderr), err=True)

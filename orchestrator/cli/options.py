@@ -150,8 +150,17 @@ def tell_path(output: Path | None, folder: Path) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error."""
-    typer.echo(text, err=True)
+    """Print a line on standard error, broken between words at a terminal."""
+    from orchestrator.report.text import fit
+
+    typer.echo(fit(text, sys.stderr), err=True)
+
+
+def print_line(text: str) -> None:
+    """Print a line on standard output, broken between words at a terminal."""
+    from orchestrator.report.text import fit
+
+    typer.echo(fit(text, sys.stdout))
 
 
 def print_json(value: Any) -> None:

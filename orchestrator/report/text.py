@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +23,8 @@ _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 _LONGEST = 1 << 20
+_NARROWEST = 20
+"""Columns of the narrowest terminal for which lines are broken; some tell 0."""
 _Key: TypeAlias = "tuple[str, int]"
 """A line and how many of its kind its log had until then."""
 
@@ -37,6 +39,34 @@ def one_line(text: str) -> str:
     as well.
     """
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def fit(text: str, stream: TextIO) -> str:
+    """Return lines as wide as the terminal that ``stream`` is, broken between words; what follows
+    is indented to the text after the first gap, or by two. Unchanged for anything but a terminal.
+    """
+    if not stream.isatty():
+        return text
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size((0, 0)).columns
+    if width < _NARROWEST:
+        return text
+    lines = []
+    for line in text.split("\n"):
+        lead = re.match(r" *(?:\S+ {2,})?", line)
+        indent = len(lead[0]) if lead else 0
+        if not 0 < indent <= width // 2:
+            indent = len(line) - len(line.lstrip()) + 2
+        words = textwrap.TextWrapper(
+            width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines.append(words.fill(line) if len(line) > width else line)
+    return "\n".join(lines)
 
 
 class _Trimmed:

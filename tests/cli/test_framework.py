@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from tests.results.test_measures import FOLDER, made_bench
 from tests.support import commands
 from tests.support.cli_project import Project
 from tests.support.commands import REPOSITORY
+from tests.support.judge import LIMIT_S
 from tests.support.own_folders import RULE, WHOLE, folder_of
+from tests.support.terminal import Terminal
 
 
 @pytest.fixture
@@ -344,3 +348,27 @@ def test_a_number_in_the_form_that_the_folder_declares_passes_the_check(tmp_path
             tmp_path, "framework", "check", "pinger", environment={"ORCH_PROJECT": str(tmp_path)}
         )
         assert done.returncode == code, done
+
+
+def test_at_a_terminal_lines_end_between_words(tmp_path: Path) -> None:
+    """What cannot be broken is whole; what is no terminal gets every line whole."""
+    variables = commands.inherited_environment() | {
+        "PYTHONPATH": str(REPOSITORY),
+        "COLUMNS": "80",
+    }
+    for words, status in ((("show", "pytorch"), 0), (("show", "no" * 30), 2)):
+        argv = [sys.executable, "-m", "orchestrator", "framework", *words]
+        terminal = Terminal(argv, tmp_path, variables)
+        try:
+            assert terminal.end() == status, terminal.text
+        finally:
+            terminal.close()
+        piped = subprocess.run(
+            argv, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=LIMIT_S
+        )
+        whole = piped.stdout + piped.stderr
+        assert any(len(line) > 80 for line in whole.splitlines())
+        assert terminal.text.split() == whole.split()
+        lines = terminal.text.splitlines()
+        assert all(len(line) <= 80 or len(line.split()) == 1 for line in lines), terminal.text
+    assert lines[1].startswith("  ")

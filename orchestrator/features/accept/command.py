@@ -13,7 +13,14 @@ from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.find import new_bench_id
 from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.option_rows import Given, takes
-from orchestrator.cli.options import forget_path, print_json, select, tell_path, template_bases
+from orchestrator.cli.options import (
+    forget_path,
+    print_json,
+    print_line,
+    select,
+    tell_path,
+    template_bases,
+)
 from orchestrator.cli.unreachable import select_reachable
 from orchestrator.features.accept import sentinel
 from orchestrator.features.accept.completion import suites
@@ -254,7 +261,7 @@ def _tell(certificate: Certificate, folder: AcceptanceDir, archived: Path, as_js
         )
     else:
         for line in lines(certificate):
-            typer.echo(line)
+            print_line(line)
         typer.echo(f"certificate: {folder.path / 'certificate.html'}, sealed in {archived}")
     if code := status(certificate):
         raise typer.Exit(code)

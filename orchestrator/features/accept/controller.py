@@ -12,15 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from orchestrator.api.prepare import begin_bench
 from orchestrator.api.selection import Selection
 from orchestrator.checks import Check, same_machine
 from orchestrator.checks.check import failure
 from orchestrator.checks.judge import among, judge
 from orchestrator.cli.controller import reopen_bench, run
-from orchestrator.cli.options import open_frameworks
+from orchestrator.cli.options import open_frameworks, say
 from orchestrator.controller.busy import is_busy
 from orchestrator.controller.controller import Controller
 from orchestrator.errors import ConfigError, DataError, Faults, Interrupted, OrchError
@@ -376,7 +374,7 @@ def _words(errors: Sequence[OrchError]) -> str:
 
 
 def _say(text: str) -> None:
-    typer.echo(f"accept: {one_line(text)}", err=True)
+    say(f"accept: {one_line(text)}")
 
 
 def _audit(

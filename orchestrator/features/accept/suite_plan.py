@@ -7,9 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
-
-from orchestrator.cli.options import print_json
+from orchestrator.cli.options import print_json, print_line
 from orchestrator.plural import plural
 from orchestrator.results.numbers.rounding import percent
 
@@ -114,12 +112,12 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
             }
         )
         return
-    typer.echo(f"{suite.name}: {suite.title}; {plural(nodes, 'node')}, {_about(plans, nodes)}")
+    print_line(f"{suite.name}: {suite.title}; {plural(nodes, 'node')}, {_about(plans, nodes)}")
     for stage, bench in plans:
         runs = "checks"
         if bench:
             runs = f"{plural(len(bench.list_runs()), 'run')} of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
-        typer.echo(f"  {stage.name}: {stage.title}; {runs}, {_about([(stage, bench)], nodes)}")
+        print_line(f"  {stage.name}: {stage.title}; {runs}, {_about([(stage, bench)], nodes)}")
         for bar in stage.bars:
             limits = [
                 f"{percent(share)} slower than {than}"
@@ -129,9 +127,9 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
             judged_by = "by reference figures alone"
             if limits:
                 judged_by = f"at most {' and '.join(limits)}"
-            typer.echo(f"    bar: {bar.words}, {judged_by}")
+            print_line(f"    bar: {bar.words}, {judged_by}")
     for name, reason in left_out.items():
-        typer.echo(f"  left out: {name}: {reason}")
+        print_line(f"  left out: {name}: {reason}")
 
 
 def _plan_stages(
