@@ -6,13 +6,12 @@ import atexit
 import errno
 import gc
 import os
-import resource
 import sys
-import threading
 from contextlib import suppress
 from io import BufferedWriter, FileIO, TextIOWrapper
 
-TYPE_CHECKING = False  # An interrupt until `run` ends in a traceback: the import of typing is long.
+# An interrupt during the imports above ends in a traceback: longer ones are in functions.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn, TextIO
@@ -52,6 +51,8 @@ def at_once(main: Callable[[], object]) -> NoReturn:
     except Exception as error:  # not left to Python, or to the library of the command line, which would show its message
         _report(error)
         code = 1
+    import threading
+
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
@@ -69,12 +70,26 @@ def _prepare() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     _prepare_streams()
     _keep_secrets()
+    sys.unraisablehook = _repeat_interrupt
+
+
+def _repeat_interrupt(ignored: Any) -> None:
+    """Repeat an interrupt that fell into a callback, as of an import, where Python ignores it."""
+    import threading
+
+    if ignored.exc_type is KeyboardInterrupt:
+        threading.Timer(0.01, os.kill, (os.getpid(), 2)).start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def _keep_secrets() -> None:
     """Keep the values of an inventory out of a core dump, and out of the report of an unexpected
     exception.
     """
+    import resource
+    import threading
+
     if sys.argv[1:2] != ["lab"]:  # whose nodes inherit the limit
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     threading.excepthook = lambda args: _report(args.exc_value) if args.exc_value else None

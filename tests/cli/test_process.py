@@ -249,3 +249,12 @@ run()
         env={**VARIABLES, "ORCH_PROJECT": str(tmp_path)},
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "orch: interrupted\n")
+
+
+def test_an_interrupt_that_python_ignores_is_repeated() -> None:
+    body = "ref = weakref.ref(threading.Event(), lambda _: os.kill(os.getpid(), 2)); time.sleep(60)"
+    code = f"{HEAD}\nimport os, threading, time, weakref\ndef main():\n    {body}\nat_once(main)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "orch: interrupted\n")
