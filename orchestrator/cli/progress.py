@@ -72,7 +72,7 @@ class _View(Progress):
             )
             grid.add_row(
                 "step",
-                f"{self.step} of {spec.steps}",
+                f"{self.step} of {spec.steps}" if self.step else "none in the log so far",
                 f"{self.speed:.1f} {self.unit}" if self.speed else "",
             )
             grid.add_row(

@@ -75,7 +75,8 @@ class Launch:
         self.folder = folder
         self.stage = stage
         self.owner = owner
-        self.watch = Watch(plan, stage, tail=self._grammar.files[0])
+        grammar = self._grammar
+        self.watch = Watch(plan, stage, tail=grammar.files[0], of_last=grammar.nodes == "last")
         self.hosts = self.watch.hosts
         self._plans = {node.slot.host: node for node in plan.nodes}
 

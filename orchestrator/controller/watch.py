@@ -55,11 +55,12 @@ class Watch:
     shown.
     """
 
-    def __init__(self, plan: Plan, stage: Stage, *, tail: str) -> None:
+    def __init__(self, plan: Plan, stage: Stage, *, tail: str, of_last: bool = False) -> None:
         self.plan = plan
         self.stage = stage
         self.tail = tail
         self.hosts = [node.slot.host for node in plan.nodes]
+        self._shown_host = self.hosts[-1 if of_last else 0]
         self.peers: dict[str, Peer] = {}
         self.released = False
         # Not a SimpleQueue: its timed wait never ends if a signal handler is still running when the
@@ -305,8 +306,8 @@ class Watch:
                 )
 
     def _beat(self, *, tail: bool) -> None:
-        """Send a beat to every node that has not ended; the first node's answer carries the newest
-        log lines.
+        """Send a beat to every node that has not ended; the answer of the node whose log is shown
+        carries the newest lines of it.
         """
         self._beats += 1
         now = time.monotonic()
@@ -315,7 +316,7 @@ class Watch:
                 continue
             peer.sent[self._beats] = now
             fields: dict[str, Any] = {"n": self._beats}
-            if tail and name == self.hosts[0]:
+            if tail and name == self._shown_host:
                 fields["tail"] = {"file": self.tail, "offset": self._tail_offset}
             peer.send("beat", **fields)
 
@@ -418,6 +419,7 @@ class Watch:
         if event.get("data") and event["offset"] == self._tail_offset:
             data = base64.b64decode(event["data"])
             self._tail_offset += len(data)
+            self.tail = str(event.get("file", self.tail))  # where it was a pattern
             self.stage.observe(LogGrew(data))
 
     def _take_state(self, peer: Peer, event: Mapping[str, Any]) -> None:

@@ -19,12 +19,14 @@ from noderun.file_wait import name_mount
 from noderun.files import TAIL_BYTES, Refused, read_slice, remove_unless_read_only, unwritten
 from noderun.groups import remove_group
 from noderun.lock import OWNER_RECORD, hold_node, this_machine
+from noderun.logs import in_order, log_files
 from noderun.peers import SUPERVISOR, is_own
 from noderun.prctl import adopt_orphans, name_process
 from noderun.processes import boot_id, descendants, ending, in_step, send_signal
 from noderun.records import write_whole
 from noderun.run import RESERVE_BYTES, STUCK_S, Run
 from noderun.runs import address_of, sweep
+from noderun.stall import matching
 
 POLL_S = 0.05
 LONG_POLL_S = 0.25
@@ -281,8 +283,13 @@ class Supervisor:
             fields["waits_s"], fields["waits_for"] = self.run.files.waited_s(), name_mount()
         elif tail and self.run.state in ("running", "stopping"):
             with self.run.files:
-                data = read_slice(os.path.join("logs", tail["file"]), tail["offset"], TAIL_BYTES)
-            fields.update(data=base64.b64encode(data).decode(), offset=tail["offset"])
+                name = tail["file"]
+                if any(sign in name for sign in "*?["):
+                    sizes = matching(log_files("."), [name])
+                    name = next((log for log in in_order(sizes) if sizes[log]), name)
+                data = read_slice(os.path.join("logs", name), tail["offset"], TAIL_BYTES)
+            # The controller asks for this file from now on: the offset is one in it.
+            fields.update(data=base64.b64encode(data).decode(), offset=tail["offset"], file=name)
         self.answer(connection, "beat", **fields)
 
     def go(self, order, connection):

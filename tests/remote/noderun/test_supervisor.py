@@ -262,6 +262,20 @@ def test_beats_are_answered_with_the_clock_and_the_log_from_an_offset(machine: M
     )
 
 
+def test_a_beat_that_names_logs_by_a_pattern_has_the_first_that_is_written(
+    machine: Machine,
+) -> None:
+    line = machine.start(
+        RUN, "#!/bin/bash\ncd logs; touch a.log; echo b > c.log; echo abc > b.log\nexec sleep 9\n"
+    )
+    machine.wait_for_log(RUN, "b.log", b"abc\n")
+    line.order("beat", n=7, tail={"file": "?.log", "offset": 0})
+    beat = line.wait_for("beat")
+    assert (beat["file"], beat["data"]) == ("b.log", "YWJjCg==")
+    line.order("stop", reason="enough: said the test")
+    line.wait_for("ended")
+
+
 def test_a_run_that_nobody_renews_ends_by_its_lease_and_says_so(machine: Machine) -> None:
     line = machine.start(RUN, SLEEP, lease_s=1.0)
     begin = time.monotonic()
