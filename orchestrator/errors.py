@@ -25,6 +25,9 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+_CLOSE = 0.65
+"""The least share of letters, in order, that a suggestion has in common with a word."""
+
 EXIT_STATUS: Mapping[int, str] = {
     0: "success",
     1: "a run failed or reached its time limit, or a node is unfit or in use",
@@ -248,12 +251,26 @@ def restore_error(value: Any, run_id: str) -> OrchError:
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the choice closest to ``word``, empty if none is close."""
+    found = closest(word, choices)
+    return f"; did you mean {found!r}?" if found else ""
+
+
+def closest(word: str, choices: Iterable[str]) -> str:
+    """Return the choice closest to a misspelt word, empty if none is close.
+
+    >>> closest("--opne", ["--json", "--open"]), closest("--last", ["--plot"]), closest("mean", ["mean/max"])
+    ('--open', '', 'mean/max')
+    """
     from difflib import get_close_matches
 
+    word = str(word)
+    # Dashes are alike in all options, so that short ones would be close to any other.
     by_letters = {
-        str(choice).lower(): str(choice) for choice in choices if str(choice) != str(word)
+        choice.lower().lstrip("-"): choice for choice in map(str, choices) if choice != word
     }
-    matches = get_close_matches(str(word).lower(), by_letters, 1)
-    if not matches:
-        return ""
-    return f"; did you mean {by_letters[matches[0]]!r}?"
+    letters = word.lower().lstrip("-")
+    begun = [name for name in by_letters if name.startswith(letters) or letters.startswith(name)]
+    matches = get_close_matches(letters, by_letters, 1, _CLOSE) or get_close_matches(
+        letters, begun, 1
+    )
+    return by_letters[matches[0]] if matches else ""

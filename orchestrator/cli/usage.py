@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, closest, nearest
 
 _OF_OTHERS = {
     "--dtype": "precision mixed-precision amp fp16 bf16 tf32 half",
@@ -72,8 +72,6 @@ def usage_error(error: Any) -> ConfigError:
             _describe_expected(error.message), where=name, hint="" if param is not None else listed
         )
     if found := _NO_COMMAND.match(error.message):
-        from orchestrator.errors import nearest
-
         commands = error.ctx.command.commands if error.ctx else {}
         close = nearest(found[1], commands).removeprefix("; ")
         return ConfigError(
@@ -97,7 +95,9 @@ def _nearest(error: Any, name: str) -> str:
     if (instead := _INSTEAD.get(name.replace("_", "-"))) in known:
         return f"did you mean {instead}?"
     begun = sorted(option for option in known if len(name) > 3 and option.startswith(name))
-    close = begun or sorted(error.possibilities or ())
+    # Where a command has options of frameworks, the possibilities end with --set NAME=…
+    of_framework = [text for text in error.possibilities or () if text[:5] + name[:2] == "--set--"]
+    close = begun or [*filter(None, [closest(name, known)]), *of_framework]
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 

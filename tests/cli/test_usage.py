@@ -56,6 +56,26 @@ def said(*words: str) -> str:
             "bench m --jso",
             "bench: expected one of its options, got --jso. did you mean --json?",
         ),
+        (
+            "bench m --hots x",
+            "bench: expected one of its options, got --hots. did you mean --hosts or --set hots=…?",
+        ),
+        (
+            "bench m -F x",
+            "bench: expected one of its options, got -F. did you mean -f?",
+        ),
+        (
+            "summarize --opne",
+            "summarize: expected one of its options, got --opne. did you mean --open?",
+        ),
+        (
+            "nodes --forget n1",
+            "nodes: expected one of its options, got --forget. orch nodes -h shows what it takes",
+        ),
+        (
+            "history --last 3",
+            "history: expected one of its options, got --last. orch history -h shows what it takes",
+        ),
         pytest.param(
             "site --title x",
             "site: expected one of its options, got --title. orch site -h shows what it takes",

@@ -212,6 +212,26 @@ def test_fold_writes_sets_as_people_do(names: str, folded: str) -> None:
     assert fold(names.split()) == folded
 
 
+@pytest.mark.parametrize(
+    ("word", "choices", "meant"),
+    [
+        ("modle", "model nodes label", "model"),
+        ("model", "nodes order label", ""),
+        ("stpes", "steps shape stages", "steps"),
+        ("cup", "cpu gpu cuda", "cpu"),
+        ("fp61", "fp32 fp16 bf16", "fp16"),
+        ("batchsize", "batch_size steps", "batch_size"),
+        ("mean", "median/median mean/mean", "mean/mean"),
+        ("integer", "float int bool", "int"),
+        ("--dytpe", "--dtype --type", "--dtype"),
+        ("--forget", "--out --good --note", ""),
+        ("--last", "--plot --html", ""),
+    ],
+)
+def test_what_is_near_has_most_letters_of_the_word(word: str, choices: str, meant: str) -> None:
+    assert nearest(word, choices.split()) == (f"; did you mean {meant!r}?" if meant else "")
+
+
 def test_nearest_suggests_only_what_is_near() -> None:
     assert nearest("gpu", ["gpus", "slots"]) == "; did you mean 'gpus'?"
     assert nearest("colour", ["gpus", "slots"]) == ""
