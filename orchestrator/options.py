@@ -165,7 +165,7 @@ OPTIONS: Mapping[str, BenchOption] = {
         run_file=_list_of(int, expected=_WHOLE),
     ),
     "shape": BenchOption(
-        "Shapes instead of --nodes and --gpus.", WHAT, metavar="1n1g,…", plans=True,
+        "Shapes instead of --nodes and --gpus; 4x8 is 4n8g.", WHAT, metavar="1n1g,…", plans=True,
         run_file=_list_of(str, expected="a shape such as 4n8g"),
     ),
     "steps": BenchOption(

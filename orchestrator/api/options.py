@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
     nodes: Values | None
     # Ranks per node. Default: all GPUs.
     gpus: Values | None
-    # Shapes instead of --nodes and --gpus.
+    # Shapes instead of --nodes and --gpus; 4x8 is 4n8g.
     shape: Values | None
     # Steps per run, including warm-up.
     steps: int | None

@@ -89,11 +89,12 @@ def chosen(
     listed: dict[str, tuple[str, ...]] = {}
     for text in given:
         host, colon, rest = text.partition(":")
-        names = [selected.name for selected in (inventory.select(host) if colon else hosts)]
+        of_text = inventory.select(host, option="--devices") if colon else hosts
+        names = [selected.name for selected in of_text]
         listed |= dict.fromkeys(names, devices_of(rest if colon else text))
     without: dict[str, list[str]] = {}
     for expression, devices in excluded.items():
-        for selected in inventory.select(expression):
+        for selected in inventory.select(expression, option="--exclude"):
             without.setdefault(selected.name, []).extend(devices)
     return [_with(host, listed.get(host.name), without.get(host.name, [])) for host in hosts]
 

@@ -165,17 +165,28 @@ class Inventory:
             ]
         )
 
-    def select(self, expression: str = "", exclude: str = "") -> tuple[Host, ...]:
+    def select(
+        self, expression: str = "", exclude: str = "", *, option: str = ""
+    ) -> tuple[Host, ...]:
         """Return the hosts that ``expression`` names, in inventory order, without those that
         ``exclude`` names.
 
         ``gpu[1-4]``, ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``@group``, ``@all``, ``a,b``; both names
         and addresses. An empty expression selects every host. Raises ConfigError with the unknown
-        host or group and the closest known one.
+        host or group and the closest known one; ``option`` is the one that has the expression.
         """
-        selected = self._names(expression) if expression else {host.name for host in self.hosts}
-        chosen = selected - self._names(exclude) if exclude else selected
+        selected = {host.name for host in self.hosts}
+        if expression:
+            selected = self._names_of(option, expression) if option else self._names(expression)
+        chosen = selected - self._names_of("--exclude", exclude) if exclude else selected
         return tuple(host for host in self.hosts if host.name in chosen)
+
+    def _names_of(self, option: str, expression: str) -> set[str]:
+        try:
+            return self._names(expression)
+        except ConfigError as error:
+            where = f"{option} {expression}"
+            raise ConfigError(error.message, where=where, hint=error.hint) from None
 
     def _names(self, expression: str) -> set[str]:
         names_of: dict[str, set[str]] = {}

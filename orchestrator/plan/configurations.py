@@ -70,7 +70,7 @@ def configure(
             plan_run(folder, spec, hosts)
         except ConfigError as fault:
             of_file = {name: value for name, value in choice.items() if name not in origins_of}
-            error = _with_place(fault, of_file, request.run_file.places)
+            error = _with_place(fault, of_file, request)
             named = {name: whole[name] for name in whole if name in swept}
             left_out = impossible(folder.framework.name, request.model, named, error)
             skipped.setdefault(repr(left_out), (left_out, error))
@@ -95,7 +95,7 @@ def check_choices(
         folder = by_name[choice.get("framework", folders[0].framework.name)]
         error = find_refusal(folder, request.model, device, choice, shape)
         if error:
-            errors.append(_with_place(error, choice, request.run_file.places))
+            errors.append(_with_place(error, choice, request))
     _raise_each_once(errors)
 
 
@@ -120,8 +120,7 @@ def _choices(
         for name, value in choices.items():
             error = _find_refusal(folders, device, name, value)
             if error:
-                place = file.places.get((name, value), error.where)
-                errors.append(ConfigError(error.message, where=place, hint=error.hint))
+                errors.append(_with_place(error, {name: value}, request))
     _raise_each_once(errors)
     combinations = combine(lists, given, file.include, file.exclude)
     if not combinations:
@@ -203,20 +202,20 @@ def _ranks_by_default(folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[i
     return min((host.capacity or 0 for host in hosts), default=1), "inventory"
 
 
-def _with_place(
-    error: ConfigError, choice: Mapping[str, Any], places: Mapping[tuple[str, Any], str]
-) -> ConfigError:
+def _with_place(error: ConfigError, choice: Mapping[str, Any], request: Request) -> ConfigError:
     """Return an error that names an option with the place in the run file of the choice that stands
-    for it, if there is one.
+    for it, if there is one, or with the option that was given for it.
     """
     option, _, own_name = error.where.partition(" ")
     name = _CHOICES.get(option, "")
     if own_name:
         name = f"{name}.{own_name}"
-    place = places.get((name, choice.get(name)))
+    place, hint = request.run_file.places.get((name, choice.get(name))), error.hint
+    if not place and name in _SHAPE and request.shapes:
+        place, hint = "--shape", hint.replace(option, "--shape")
     if not place:
         return error
-    return ConfigError(error.message, kind=error.kind, where=place, hint=error.hint)
+    return ConfigError(error.message, kind=error.kind, where=place, hint=hint)
 
 
 def _swept(choices: Sequence[Mapping[str, Any]]) -> set[str]:

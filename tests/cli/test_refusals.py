@@ -27,7 +27,7 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --nodes 0", "orch: --nodes: expected a whole number ≥ 1, got 0"),
         ("resnet50 --nodes two", "orch: --nodes: expected whole numbers separated by commas, got 'two'"),
         ("resnet50 --shape 4x8,4-8", "orch: --shape: expected shapes such as 1n1g,4n8g, got '4-8'"),
-        ("resnet50 --shape 0n1g", "orch: --nodes: expected a whole number ≥ 1, got 0"),
+        ("resnet50 --shape 0n1g", "orch: --shape: expected a whole number ≥ 1, got 0"),
         ("resnet50 --dtype fp8", "orch: --dtype: expected one of fp32, tf32, fp16, bf16 for pytorch on cuda, got 'fp8'"),
         ("resnet50 --batch-size 0", "orch: --batch-size: expected a whole number ≥ 1, got 0"),
         ("resnet50 --loader dali -f simulated", "orch: --loader: expected one of synthetic for simulated, got 'dali'"),
@@ -72,6 +72,13 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --hosts @trio", "orch: hosts '@trio': expected a known group, got 'trio'. known groups: all, pair"),
         ("resnet50 --exclude no[1-4]", "orch: --exclude no[1-4]: no host is left. the inventory inventory/cluster.yaml has "
                                        "no other hosts"),
+        ("resnet50 --exclude no9", "orch: --exclude no9: no host 'no9' in inventory/cluster.yaml. known hosts: no[1-4]"),
+        ("resnet50 --exclude no9:gpu0", "orch: --exclude no9: no host 'no9' in inventory/cluster.yaml. "),
+        ("resnet50 --devices no9:0", "orch: --devices no9: no host 'no9' in inventory/cluster.yaml. "),
+        ("resnet50 --shape 9n1g", "orch: --shape: expected 9 hosts, 4 selected: no[1-4]. "
+                                  "select more hosts with --hosts, or lower --shape"),
+        ("resnet50 --shape 4n9g", "orch: --shape: expected 9 gpus per node on 4 nodes, too few on no[1-4]. "
+                                  "lower --shape, or correct gpus: for these hosts in the inventory"),
         ("resnet50 --templates nowhere", "orch: nowhere: expected a folder with framework folders, found no such folder"),
         ("resnet50 --file nowhere.yaml", "orch: nowhere.yaml: expected a file, found none. check the path"),
     ],
