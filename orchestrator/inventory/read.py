@@ -81,9 +81,13 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
     if over is None:
         return formats.parse_text(text, source, yamlfile.loads, str(path))
     below = path.parent / Path(over.base).expanduser()
+    place = document.where(("base",)) if document else source
     if below.resolve() in (file.resolve() for file in (path, *above)):
         raise ConfigError(
-            f"expected an inventory that does not extend this one, got {over.base}",
-            where=f"{source}: base",
+            f"expected an inventory that does not extend this one, got {over.base}", where=place
         )
+    if not below.exists():
+        hint = f"the path is relative to {source}"
+        message = f"expected an inventory, found no {over.base}"
+        raise ConfigError(message, where=place, hint=hint)
     return base.lay_over(over, _read_inventory(below, str(below), (path, *above)), source)

@@ -182,8 +182,11 @@ def verify(path: Path, contents: Contents, quoted: str = "") -> Archive:
     if path.is_dir():
         verified = _verify_folder(path.absolute(), str(path), contents, quoted)
     elif not path.is_file():
+        found = "got something else" if path.exists() else "found none"
         raise ConfigError(
-            "expected an archive, or the directory of an unpacked one", where=str(path)
+            f"expected an archive, or the directory of an unpacked one, {found}",
+            where=str(path),
+            hint="orch archive BENCH writes one",
         )
     else:
         with TemporaryDirectory(prefix="orch-") as temporary:
@@ -377,7 +380,12 @@ def _appearing(target: Path, needed: int) -> Iterator[BinaryIO]:
     """
     with failures(target, needed, is_input=True):
         if os.path.lexists(target):
-            raise FileExistsError
+            raise ConfigError(
+                "already exists, and results are never overwritten",
+                kind="unsafe_path",
+                where=str(target),
+                hint="name another file with --output, or remove this one",
+            )
         try:
             handle, part = mkstemp(dir=target.parent, prefix=".", suffix=".part")
         except OSError as error:  # the archive has this name of a file

@@ -71,11 +71,10 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
     if halted := _launchers(reports, placed, ranks):
         return halted
     if not ranks:
-        return Verdict(
-            "unknown",
-            "the cause is unknown: "
-            + (f"no report from {join_words(missing)}" if missing else "no rank is known"),
-        )
+        hosts = join_words(list(dict.fromkeys(placed.values())))
+        none = f"no rank runs on {hosts}: none has started yet, all have ended, or the launch script starts them without rank_wrapper"
+        why = f"no report from {join_words(missing)}" if missing else none
+        return Verdict("unknown", f"the cause is unknown: {why}")
     if missing:
         return _untold(ranks, f"no report from {join_words(missing)}")
     waiting = [number for number, rank in ranks.items() if rank.does.kind == "waits"]

@@ -499,6 +499,8 @@ def test_a_node_without_a_report_keeps_others_from_being_named_for_waiting_alone
     }
     assert verdict(stopped, {0: "node1", 1: "node2", 2: "node3"}).ranks == (0,)
     assert "no report from node1" in verdict({}, {0: "node1"}).sentence
+    none = verdict({"node1": HangReport(())}, {0: "node1"}).sentence
+    assert "no rank runs on node1: none has started yet, all have ended, or " in none
 
 
 def test_a_rank_that_ended_well_before_the_others_is_named() -> None:

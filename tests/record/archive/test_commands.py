@@ -58,6 +58,8 @@ def test_what_is_no_archive_is_refused(
     monkeypatch.chdir(tmp_path)
     error = orch(*words).exception
     assert isinstance(error, OrchError) and error.exit_code == code
+    if words == ["verify", "nowhere.tar"]:
+        assert str(error).endswith("found none. orch archive BENCH writes one")
 
 
 @pytest.mark.parametrize("content", [None, "hello", "-----BEGIN OPENSSH PRIVATE KEY-----\n"])

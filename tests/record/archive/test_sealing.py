@@ -185,6 +185,8 @@ def test_nothing_is_overwritten_and_a_bench_does_not_hold_its_own_archive(
     for target in (tmp_path / "a.tar", copied.path / "a.tar", tmp_path / "none" / "a.tar"):
         with pytest.raises(ConfigError):
             seal(copied, target, tables)
+    with pytest.raises(ConfigError, match="name another file with --output"):
+        seal(copied, tmp_path / "a.tar", tables)
     assert (tmp_path / "a.tar").read_text() == "mine"
 
 
