@@ -53,6 +53,48 @@ _FLOAT = re.compile(
     r"[-+]?(?=\.?[0-9])(?:0|[1-9][0-9]{0,17})?(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,3})?"
 )
 
+_COLUMNS = "keys of one mapping, and the '-' of one list, begin in one column"
+_OPENED = "what is open begins on line {line}"
+_FAULTS = (
+    (r".*'\\t'.*", "a tab", "indent with spaces, not with tabs"),
+    (
+        "mapping values are not allowed.*",
+        "a second ': ' in one value, or a key in another column",
+        f"{_COLUMNS}; text with ': ' needs quotes",
+    ),
+    (
+        "found character (.*) that cannot start any token",
+        r"a value that begins with \1",
+        "text that begins with '@', '%' or '`' needs quotes",
+    ),
+    ("could not find expected ':'", "a line without ': '", "write it as KEY: VALUE"),
+    (r"expected ',' or ('.'), but got (.*)", r"\2 in place of ',' or \1", _OPENED),
+    ("found unexpected end of stream", "text without its closing quote", _OPENED),
+    (
+        "expected <block end>.*",
+        "something that belongs to no list or mapping",
+        f"{_COLUMNS}; text with quotes or brackets at its beginning needs quotes around all of it",
+    ),
+    (
+        "expected the node content, but found the end",
+        "the end in place of a value",
+        "close every bracket",
+    ),
+    (
+        "expected the node content, but found (.*)",
+        r"\1 in place of a value",
+        "text that begins with it needs quotes",
+    ),
+    (
+        "found unknown escape character (.*)",
+        r"\\ with \1 in double quotes",
+        r"write \\, or use single quotes",
+    ),
+    ("expected chomping.*", "text behind '|' or '>'", "the text begins on the next line"),
+)
+"""What PyYAML says of a fault, what came in the words of its reader, and the remedy. ``line`` is
+where the value begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -329,15 +371,18 @@ class _Composer:
                 f"expected text, got {got}", where=f"{self.source}:{line}", hint="remove it"
             )
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        problem = str(getattr(error, "problem", None) or error)
-        hint = "indent with spaces, not with tabs" if r"'\t'" in problem else ""
-        if "mapping values are not allowed" in problem or "cannot start any token" in problem:
-            hint = hint or (
-                "keys of one mapping begin in one column; "
-                "text with ': ', or that begins with '@', '%' or '`', needs quotes"
-            )
+        begin = getattr(error, "context_mark", None) or mark
+        problem = str(getattr(error, "problem", None) or error).replace("'<stream end>'", "the end")
+        got, hint = f": {problem}", ""
+        if problem == "could not find expected ':'":
+            mark = begin  # the problem is seen where the next line ends
+        for pattern, words, remedy in _FAULTS:
+            if found := re.fullmatch(pattern, problem):
+                got = f" {found.expand(words)}"
+                hint = remedy.format(line=begin.line + 1 if begin else 1)
+                break
         return ConfigError(
-            f"expected YAML, got: {problem}",
+            f"expected YAML, got{got}",
             where=f"{self.source}:{mark.line + 1 if mark else 1}",
             hint=hint,
         )

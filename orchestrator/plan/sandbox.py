@@ -12,6 +12,7 @@ file, so a template writes a bare ``{{ value }}``.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
@@ -24,6 +25,38 @@ _LOOP_LIMIT = 1_000_000
 _COMPILED_LIMIT = 256
 _HINT = "\0"
 """Between the message and the hint of an undefined name; no template can contain it."""
+
+_SIGNS = {"end of print statement": "}}", "end of statement block": "%}"}
+"""How a template writes what Jinja2 names in errors."""
+_CLOSE = "close every {{ with }}, every {% with %}, and every if and for with endif and endfor"
+_ONE = "{{ }} holds one expression, {% %} one statement; a ~ b joins two values"
+_FAULTS = (
+    (r"expected token (.*), got (.*)", r"expected \1, got \2", _ONE),
+    (r"Expected an expression, got (.*)", r"expected an expression, got \1", _ONE),
+    (r"unexpected end of template, expected (.*)", r"expected \1, got the end", _CLOSE),
+    (
+        r"Unexpected end of template\. Jinja was looking for the following tags: (.*)\. The .*",
+        r"expected \1, got the end",
+        _CLOSE,
+    ),
+    (
+        r"Encountered unknown tag ('\w+')\. (?:You .* for|Jinja .* tags:) (.*)\. The .*",
+        r"expected \2, got \1",
+        _CLOSE,
+    ),
+    (
+        r"Encountered unknown tag ('\w+').*",
+        r"expected a statement such as if, for or set, got \1",
+        "it is misspelt, or closes what is not open",
+    ),
+    (
+        r"No (filter|test) named (.*)",
+        r"expected a \1 of Jinja2, got \2",
+        "see its list of built-in ones",
+    ),
+    (r"""unexpected (?:char )?(['"].['"]).*""", r"expected an expression, got \1", _ONE),
+)
+"""What Jinja2 says of a fault, what it means, and the remedy."""
 
 _compiled: dict[tuple[str, str, str], CodeType] = {}
 """Code of templates by target, digest of the name and digest of the text: every node of every run
@@ -60,10 +93,7 @@ def render_text(
         if "\0" in text or "\r" in text:
             raise ValueError("expected text without NUL and carriage return")
     except jinja2.TemplateSyntaxError as error:
-        where = f"{folder}/{error.name or template}:{error.lineno}"
-        raise ConfigError(
-            (error.message or "syntax error").rstrip("."), kind="template_error", where=where
-        ) from error
+        raise _syntax_error(error, f"{folder}/{error.name or template}") from error
     except jinja2.TemplateNotFound as error:
         where = f"{folder}/{_place(error, sources) or template}"
         hint = f"it has {', '.join(sources)}{nearest(str(error.name), sources)}"
@@ -91,11 +121,24 @@ def check_syntax(template: str, source: str, folder: str) -> ConfigError | None:
     try:
         _sandbox({template: source}, "sh", {}).parse(source, template)
     except jinja2.TemplateSyntaxError as error:
-        where = f"{folder}/{template}:{error.lineno}"
-        return ConfigError(
-            (error.message or "syntax error").rstrip("."), kind="template_error", where=where
-        )
+        return _syntax_error(error, f"{folder}/{template}")
     return None
+
+
+def _syntax_error(error: Any, where: str) -> ConfigError:
+    """Return a fault of a template in words of its signs, with the remedy."""
+    message = str(error.message or "other syntax").rstrip(".")
+    for name, sign in _SIGNS.items():
+        message = message.replace(name, sign)
+    hint = ""
+    for pattern, words, remedy in _FAULTS:
+        if found := re.fullmatch(pattern, message, re.DOTALL):
+            message, hint = found.expand(words), remedy
+            break
+    else:
+        message = f"expected a template, got: {message}"
+    where = f"{where}:{error.lineno}"
+    return ConfigError(message, kind="template_error", where=where, hint=hint)
 
 
 def _sandbox(sources: Mapping[str, str], target: str, context: Mapping[str, Any]) -> Any:
