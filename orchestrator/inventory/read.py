@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.feature import providers
-from orchestrator.inventory.hosts import Inventory
+from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.inventory.hostset import fold, is_path
 from orchestrator.inventory.secrets import LEAST, is_switch, significant
 
+_SSH_FILES = ("key", "config", "known_hosts")
 _BASE = re.compile(r"""\bbase["']?\s*:""")
 
 
@@ -79,7 +81,9 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
         document = yamlfile.loads(text, source)
     over = base.overlay(document.value, document.line, source) if document else None
     if over is None:
-        return formats.parse_text(text, source, yamlfile.loads, str(path))
+        found = formats.parse_text(text, source, yamlfile.loads, str(path))
+        folder = path.absolute().parent
+        return replace(found, hosts=tuple(_with_files(host, folder) for host in found.hosts))
     below = path.parent / Path(over.base).expanduser()
     place = document.where(("base",)) if document else source
     if below.resolve() in (file.resolve() for file in (path, *above)):
@@ -91,3 +95,14 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
         message = f"expected an inventory, found no {over.base}"
         raise ConfigError(message, where=place, hint=hint)
     return base.lay_over(over, _read_inventory(below, str(below), (path, *above)), source)
+
+
+def _with_files(host: Host, folder: Path) -> Host:
+    """Return a host whose ssh files are relative to the folder of its inventory, as ``base:`` is."""
+    named = {name: getattr(host.ssh, name) for name in _SSH_FILES}
+    found = {
+        name: str(folder / value)
+        for name, value in named.items()
+        if value and value != "none" and not value.startswith("~")
+    }
+    return replace(host, ssh=replace(host.ssh, **found)) if found else host

@@ -98,3 +98,18 @@ def test_what_is_no_overlay_is_refused_with_its_line(
         open_inventory(written(tmp_path, text))
     assert isinstance(caught.value, ConfigError | Faults) and caught.value.exit_code == 2
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_ssh_files_are_relative_to_the_inventory_that_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "one.yaml").write_text(
+        "schema: 1\ndefaults: {ssh: {key: keys/id, known_hosts: ~/known, config: none}}\nhosts: {a: {}}\n"
+    )
+    (tmp_path / "two.yaml").write_text("schema: 1\nbase: deep/one.yaml\nhosts: {}\n")
+    monkeypatch.chdir(tmp_path)
+    for source in ("deep/one.yaml", "two.yaml", str(tmp_path / "two.yaml")):
+        ssh = open_inventory(source).hosts[0].ssh
+        assert ssh.key == str(tmp_path / "deep/keys/id")
+        assert (ssh.known_hosts, ssh.config) == ("~/known", "none")
