@@ -26,12 +26,13 @@ def label(
         ),
     ],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Its label from now on; '' for none.")
+        str, typer.Argument(metavar="NAME", help="The new label; '' removes the one it has.")
     ],
 ) -> None:
-    """Label a bench. Any other bench of this project with that label loses it.
+    """Give a bench a label, and take it from the bench that has it.
 
-    So a baseline keeps its name, such as good: orch gate --baseline good.
+    A baseline is thus named once: orch label BENCH good moves the label, and
+    orch gate --baseline good compares with the bench that has it.
     """
     from orchestrator.plan.option_values import label as label_of
     from orchestrator.record import BenchDir, Project, take

@@ -74,7 +74,7 @@ def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(
     assert set(done.json["not_tested"]) == {
         "links",
         "against the last acceptance",
-        "reference figures of a device without a name",
+        "reference figures of devices of unknown name",
     }
 
     folder, archive = folder_of(project), Path(done.json["archive"])

@@ -11,7 +11,7 @@ from orchestrator.features.accept.peer_power import find_least_slowdown, repeats
 from orchestrator.features.accept.peers import LEVEL, Peers, against_peers, noise_of
 from orchestrator.features.accept.peers import Unit as PeerUnit
 from orchestrator.features.accept.suite import Reference
-from orchestrator.features.accept.units import CLUSTER, Group, Unit
+from orchestrator.features.accept.units import CLUSTER, UNNAMED, Group, Unit
 from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.results import interval, median
 from orchestrator.results.numbers.intervals import Interval, plain_interval
@@ -131,10 +131,23 @@ def finite(least: float | None) -> float | None:
 
 
 def power_words(least: float) -> str:
-    """Return in words which slow unit would have been found."""
+    """Return in words how slow one would have been found."""
     if not math.isfinite(least):
-        return "no slow unit would have been found, however slow"
-    return f"a unit {percent(least, up=True)} slower would have been found in 9 of 10 cases"
+        return "none would have been found, however slow"
+    return f"{slow_words(least)} would have been found in 9 of 10 cases"
+
+
+def slow_words(least: float, others: str = "") -> str:
+    """Return in words a node or device that is slower by a share: from twice as slow on, how many
+    times.
+
+    >>> slow_words(0.039), slow_words(2.2, "its peers")
+    ('one 3.9% slower', 'one 3.2 times as slow as its peers')
+    """
+    if least < 1:
+        return f"one {percent(least, up=True)} slower" + (f" than {others}" if others else "")
+    times = math.ceil(round(10 * (1 + least), 6)) / 10
+    return f"one {times:g} times as slow" + (f" as {others}" if others else "")
 
 
 def _finding(
@@ -305,13 +318,14 @@ def without_figure(stage: str, group: Group, references: Sequence[Reference]) ->
         return None
     findings = []
     for unit in units:
-        device = unit.device or "a device without a name"
+        device = unit.device or UNNAMED
         text = f"{group.title}: {format_number(median(unit.values))} {group.unit}, and no reference figure for {device}"
-        decides = f"a figure for {device} in suites/references, or peers: or earlier: in the bar"
+        figure = f"a figure for {device} in suites/references, or " if unit.device else ""
+        decides = f"{figure}peers: or earlier: in the bar"
         findings.append(
             Finding(unit.kind, unit.name, unit.hosts, UNDECIDED, text, decides, group.runs)
         )
-    devices = ", ".join(dict.fromkeys(unit.device or "a device without a name" for unit in units))
+    devices = ", ".join(dict.fromkeys(unit.device or UNNAMED for unit in units))
     hosts = tuple(dict.fromkeys(host for unit in units for host in unit.hosts))
     bar = f"{group.title}: as much as the reference figure of its device"
     return Judged(

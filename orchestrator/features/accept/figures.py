@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from orchestrator.features.accept.bars import reference_of
 from orchestrator.features.accept.suite import Reference
-from orchestrator.features.accept.units import Group
+from orchestrator.features.accept.units import UNNAMED, Group
 from orchestrator.results import interval, median
 from orchestrator.results.numbers.intervals import plain_interval
 
@@ -76,5 +76,5 @@ def without_reference(figures: Sequence[UnitFigure]) -> Mapping[str, tuple[str, 
     missing: dict[str, dict[str, None]] = {}
     for figure in figures:
         if figure.reference is None:
-            missing.setdefault(figure.device or "a device without a name", {})[figure.what] = None
+            missing.setdefault(figure.device or UNNAMED, {})[figure.what] = None
     return {device: tuple(what) for device, what in missing.items()}

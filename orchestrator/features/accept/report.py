@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.errors import Regression, Undecided
+from orchestrator.features.accept.bars import slow_words
 from orchestrator.features.accept.certificate import Certificate
 from orchestrator.features.accept.criteria import MARKS, NOT_TESTABLE
 from orchestrator.features.accept.figures import UnitFigure
@@ -16,7 +17,7 @@ from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 from orchestrator.plural import plural
 from orchestrator.report.text import one_line
-from orchestrator.results.numbers.rounding import format_number, percent
+from orchestrator.results.numbers.rounding import format_number
 
 _MOST_SHOWN, _SHOWN = 16, 8
 """Up to so many figures of a group are all printed; of more, so many of the slowest."""
@@ -70,12 +71,10 @@ def describe_power(certificate: Certificate) -> list[str]:
     words = []
     for bar in certificate.judged:
         if bar.kind in _AGAINST and bar.group:
-            least = "no unit, however slow,"
+            found = "none, however slow"
             if bar.least is not None:
-                least = f"one {percent(bar.least, up=True)} slower"
-            words.append(
-                f"{bar.stage}: {bar.group}: {least} than {_AGAINST[bar.kind]}, in 9 of 10 cases"
-            )
+                found = f"{slow_words(bar.least, _AGAINST[bar.kind])}, in 9 of 10 cases"
+            words.append(f"{bar.stage}: {bar.group}: {found}")
         elif bar.power:
             words.append(f"{bar.stage}: {bar.power}")
     for device, what in certificate.unreferenced.items():

@@ -20,6 +20,7 @@ from orchestrator.results.summary import Summary
 
 CLUSTER = "cluster"
 """The name of the only unit of a metric that is about all nodes together."""
+UNNAMED = "devices of unknown name"
 _APART = ("rank", "node")
 _OF_SHAPE = ("nodes", "gpus", "world_size")
 

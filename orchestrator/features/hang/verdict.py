@@ -72,7 +72,8 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
         return halted
     if not ranks:
         hosts = join_words(list(dict.fromkeys(placed.values())))
-        none = f"no rank runs on {hosts}: none has started yet, all have ended, or the launch script starts them without rank_wrapper"
+        why = "none has started yet, all have ended, or the launch script starts them without"
+        none = f"no rank runs on {hosts}: {why} rank_wrapper"
         why = f"no report from {join_words(missing)}" if missing else none
         return Verdict("unknown", f"the cause is unknown: {why}")
     if missing:

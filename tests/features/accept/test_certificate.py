@@ -39,7 +39,7 @@ def test_a_cluster_without_a_fault_passes_and_says_what_was_not_tested(tmp_path:
         "against the last acceptance": "no acceptance of these hosts with this suite has passed before",
     }
     assert judged(certificate, "peers").got.startswith(
-        "a unit 3.9% slower would have been found in 9 of 10 cases; measured: "
+        "one 3.9% slower would have been found in 9 of 10 cases; measured: "
     )
     assert judged(certificate, "reference").source == "a table"
     assert certificate.nodes[0].serials == {
@@ -190,6 +190,13 @@ def test_a_certificate_has_the_number_of_each_device_beside_its_peers_and_its_re
     assert json.loads(json.dumps(certificate.as_dict()))["figures"][2]["value"] == figure.value
     power = "slower than its peers, in 9 of 10 cases"
     assert text.index(power) < text.index("nodes, fail") and power in page
+
+
+def test_devices_of_unknown_name_are_no_name_to_write_a_figure_for(tmp_path: Path) -> None:
+    certificate = certificate_of(acceptance(tmp_path, {}, nodes=4, device=""))
+    assert "reference figures of devices of unknown name" in certificate.not_tested
+    text = "\n".join(lines(certificate))
+    assert "no reference for devices of unknown name: that all are equally slow" in text
 
 
 def test_that_all_may_be_equally_slow_is_said_where_no_reference_is_known(tmp_path: Path) -> None:
