@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.inventory.hostset import check_address
-from orchestrator.inventory.schema import refuse, secrets_note
+from orchestrator.inventory.schema import refuse, vars_notes
 from orchestrator.inventory.secrets import public_vars
 from orchestrator.inventory.values import (
     HostValues,
@@ -117,7 +117,7 @@ def lay_over(over: Overlay, base: Inventory, source: str) -> Inventory:
             ) from None
         for name in (host.name for host in chosen):
             changed[name] = _with(changed[name], settings)
-    notes = (*base.notes, *secrets_note(settings.get("vars") for settings in over.hosts.values()))
+    notes = (*base.notes, *vars_notes(settings.get("vars") for settings in over.hosts.values()))
     return replace(base, source=source, hosts=tuple(changed.values()), notes=notes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.feature import providers
@@ -100,7 +101,7 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
 def _with_files(host: Host, folder: Path) -> Host:
     """Return a host whose ssh files are relative to the folder of its inventory, as ``base:`` is."""
     named = {name: getattr(host.ssh, name) for name in _SSH_FILES}
-    found = {
+    found: dict[str, Any] = {
         name: str(folder / value)
         for name, value in named.items()
         if value and value != "none" and not value.startswith("~")

@@ -13,6 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, NoReturn, Protocol
 
@@ -42,6 +43,12 @@ from orchestrator.inventory.values import (
 
 _SCHEMA = 1
 TOP_KEYS = ("schema", "defaults", "groups", "hosts", "secrets")
+READ_VARS = frozenset({
+    "python", "setup", "interface", "data_dir", "workdir", "runner_python", "cuda_visible_devices", "cpu_binding",
+})  # fmt: skip
+"""The ``vars`` that orch itself reads; others are for launch templates."""
+_CLOSE = 0.8
+"""Templates may read any name, so that one has to be this close to be taken for misspelt."""
 _MAX_FAULTS = 100
 _GROUP_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
@@ -177,22 +184,25 @@ def build(
     if every_fault:
         refuse(every_fault)
     declared = [(defaults or {}).get("vars"), *(_vars_of(entry.values) for entry in entries)]
-    return Inventory(source, whole, resolved, tuple(hidden), secrets_note(declared))
+    return Inventory(source, whole, resolved, tuple(hidden), vars_notes(declared))
 
 
-def secrets_note(declared: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...]:
-    """Return one line that names the variables that `public_vars` leaves out, or nothing."""
-    names = {
-        name
-        for variables in declared
-        if variables
-        for name, value in variables.items()
-        if keeps_secret(name, value)
-    }
-    reason = "may be secret; what programs need goes under env:, where such values are hidden"
-    if not names:
-        return ()
-    return (f"not read: {', '.join(sorted(map(show_key, names)))} ({reason})",)
+def vars_notes(declared: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...]:
+    """Return a line that names the ``vars`` that `public_vars` leaves out, and one for each with
+    almost the name of one that orch reads; any other may be for launch templates.
+    """
+    pairs = [pair for variables in declared for pair in (variables or {}).items()]
+    secret = {name for name, value in pairs if keeps_secret(name, value)}
+    notes = []
+    if secret:
+        reason = "may be secret; what programs need goes under env:, where such values are hidden"
+        notes.append(f"not read: {', '.join(sorted(map(show_key, secret)))} ({reason})")
+    for name in sorted({name for name, _ in pairs} - secret - READ_VARS):
+        for meant in get_close_matches(name, READ_VARS, 1, _CLOSE):
+            notes.append(
+                f"vars.{show_key(name)}: only launch templates read it; did you mean {meant}?"
+            )
+    return tuple(notes)
 
 
 def _vars_of(values: Any) -> Mapping[str, Any] | None:

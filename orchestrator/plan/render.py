@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.devices.vendor import show_devices
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, nearest
 from orchestrator.grouping import group_pairs
 from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.reserved import RESERVED
@@ -162,7 +162,7 @@ def _check_requirements(framework: Framework, host: Host) -> None:
     for name, content in framework.requires.items():
         if not host.vars.get(name):
             message = f"expected a folder, which {framework.name} requires, got nothing"
-            hint = f"set it to the folder on the node that contains {content}"
+            hint = f"set it to the folder on the node that contains {content}{nearest(name, host.vars)}"
             raise ConfigError(message, where=f"vars.{name} of host {host.name}", hint=hint)
 
 

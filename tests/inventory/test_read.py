@@ -389,3 +389,23 @@ def test_the_transport_of_a_host_is_its_own_or_its_last_groups_or_the_default() 
     assert fault == [
         "lab.yaml:9: hosts.a3.transport: expected one of ssh, openssh, srun, kubectl, got the text 'rsh'"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("workdri", "workdir"),
+        ("pyhton", "python"),
+        ("interfaces", "interface"),
+        ("datadir", "data_dir"),
+        ("runner_pyhton", "runner_python"),
+        ("workdir", ""),
+        ("dataset", ""),
+        ("mpirun", ""),
+    ],
+)
+def test_vars_with_almost_the_name_of_one_that_orch_reads_are_noted(name: str, meant: str) -> None:
+    for text in ("defaults: {vars: {%s: /x}}\nhosts: {a: {}}", "hosts: {a: {vars: {%s: /x}}}"):
+        notes = read(f"schema: 1\n{text % name}\n").notes
+        said = f"vars.{name}: only launch templates read it; did you mean {meant}?"
+        assert notes == ((said,) if meant else ())

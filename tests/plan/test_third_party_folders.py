@@ -279,8 +279,9 @@ def test_what_a_program_cannot_do_is_refused_before_anything_starts(
 def test_a_host_that_does_not_say_where_the_program_is_is_named(framework: str) -> None:
     name, holds = next(iter(opened(framework).framework.requires.items()))
     with pytest.raises(ConfigError, match=re.escape(f"vars.{name} of host node2")) as caught:
-        planned(framework, cases(framework)[2], [hosts(2, 8)[0], *hosts(2, 8, **{name: None})[1:]])
-    assert holds in caught.value.hint
+        misspelt = hosts(2, 8, **{name: None, f"{name}s": "/opt"})
+        planned(framework, cases(framework)[2], [hosts(2, 8)[0], *misspelt[1:]])
+    assert holds in caught.value.hint and f"; did you mean '{name}s'?" in caught.value.hint
 
 
 @pytest.mark.parametrize("framework", ["tensorpack", "tf_cnn_benchmarks", "horovod_examples"])
