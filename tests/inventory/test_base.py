@@ -79,7 +79,7 @@ def test_a_base_is_seen_from_its_file_may_have_any_format_and_a_base_of_its_own(
     ("text", "words"),
     [
         ("schema: 1\nbase: over.yaml\n", ["over.yaml:2: base: expected an inventory that does not extend this one"]),
-        ("schema: 1\nbase: nowhere.yaml\n", ["over.yaml:2: base: expected an inventory, found no nowhere.yaml. the path is relative to "]),
+        ("schema: 1\nbase: nowhere.yaml\n", ["over.yaml:2: base: expected an inventory, found no nowhere.yaml"]),
         ("schema: 1\nbase: [a]\n", ["over.yaml:2: base: expected the path of an inventory, got a list"]),
         ("schema: 2\nbase: cluster.yaml\n", ["over.yaml:1: schema: expected 1, got the number 2"]),
         ("schema: 1\nbase: cluster.yaml\nhosts: {n9: {env: {A: x}}}\n", ["over.yaml:3: hosts.n9: no host 'n9'", "n[1-3]"]),
