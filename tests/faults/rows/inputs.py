@@ -175,7 +175,7 @@ TEMPLATES = {
         "a\n{{ nothing }}\n",
         ("launch.sh.j2:2", "expected a name that a template sees, got 'nothing'"),
     ),
-    "syntax error": ("a\n{% if %}\n", ("launch.sh.j2:2", "Expected an expression")),
+    "syntax error": ("a\n{% if %}\n", ("launch.sh.j2:2", "expected an expression, got")),
     "unclosed": ("a\nb\n{{ 'x' \n", ("launch.sh.j2:3",)),
     "endless loop": (
         "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
