@@ -36,7 +36,7 @@ LAUNCH = """\
 #!/bin/bash
 set -euo pipefail
 . ./env.sh
-for step in 1 2 3; do echo "step=$step took 0.5 s"; done
+for step in 1 2 3; do sleep 0.1; echo "step=$step took 0.1 s"; done
 while [ -e ~/hold ]; do sleep 0.1; done
 sleep {{ options.pause_s }}
 exit {{ options.code }}
