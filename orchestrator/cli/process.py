@@ -75,12 +75,19 @@ def _prepare() -> None:
 
 def _repeat_interrupt(ignored: Any) -> None:
     """Repeat an interrupt that fell into a callback, as of an import, where Python ignores it."""
-    import threading
+    from _thread import start_new_thread  # does not wait here, where the next would be ignored too
 
     if ignored.exc_type is KeyboardInterrupt:
-        threading.Timer(0.01, os.kill, (os.getpid(), 2)).start()
+        start_new_thread(_interrupt_soon, ())
     else:
         sys.__unraisablehook__(ignored)
+
+
+def _interrupt_soon() -> None:
+    import time
+
+    time.sleep(0.05)
+    os.kill(os.getpid(), 2)
 
 
 def _keep_secrets() -> None:
