@@ -236,7 +236,7 @@ class Finder:
 sys.meta_path.insert(0, Finder)
 if {when!r} == "gc.set_threshold":
     gc.set_threshold = lambda count: os.kill(os.getpid(), signal.SIGINT)
-sys.argv = ["orch", "history"]
+sys.argv = ["orch", "status"]
 from orchestrator.cli.process import run
 run()
 """

@@ -72,9 +72,10 @@ def said(*words: str) -> str:
             "nodes --forget n1",
             "nodes: expected one of its options, got --forget. orch nodes -h shows what it takes",
         ),
-        (
+        pytest.param(
             "history --last 3",
             "history: expected one of its options, got --last. orch history -h shows what it takes",
+            marks=needs("history"),
         ),
         pytest.param(
             "site --title x",

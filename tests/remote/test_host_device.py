@@ -62,15 +62,18 @@ def test_every_kind_of_copy_is_measured_at_every_size(tmp_path: Path) -> None:
         "--step-seconds",
         "0.02",
     ]
-    (out,) = torchrun(arguments, tmp_path, 1, PROGRAM.name)
     readings = re.compile(grammar("host_device")["readings"])
-    read = [match.groupdict() for match in map(readings.match, out.splitlines()) if match]
-    assert [(one["direction"], one["memory"], one["size_bytes"]) for one in read] == [
-        (*kind, size) for size in ("65536", "16777216") for kind in KINDS
-    ]
-    rate = {(one["direction"], one["memory"]): float(one["gb_per_s"]) for one in read[len(KINDS) :]}
-    assert (
-        rate["h2d", "pinned"] > rate["h2d", "pageable"]
-        and rate["both", "pinned"] > rate["h2d", "pinned"]
-    )
+    best = dict.fromkeys(KINDS, 0.0)
+    for _ in range(10):  # others may copy at the same time
+        (out,) = torchrun(arguments, tmp_path, 1, PROGRAM.name)
+        read = [match.groupdict() for match in map(readings.match, out.splitlines()) if match]
+        assert [(one["direction"], one["memory"], one["size_bytes"]) for one in read] == [
+            (*kind, size) for size in ("65536", "16777216") for kind in KINDS
+        ]
+        for kind, one in zip(KINDS, read[len(KINDS) :], strict=True):
+            best[kind] = max(best[kind], float(one["gb_per_s"]))
+        if best["both", "pinned"] > best["h2d", "pinned"] > best["h2d", "pageable"]:
+            break
+    else:
+        pytest.fail(f"expected pinned memory and both directions to be faster, got {best}")
     assert closing("host_device", out)["model"] == "host_device"
