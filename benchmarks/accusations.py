@@ -9,9 +9,8 @@ failed; of a twentieth of them, those that the bar leaves undecided, and in how 
 that a node 6 % slow is found; and, of a fifth as many clusters with a slow node, the share in which
 it is failed, alone.
 
-It runs on all processors (`--jobs`), and needs the standard library alone. Each cluster has a seed
-of its own, so that a table does not depend on their number; a row is printed as soon as it is
-complete."""
+It runs on all processors (`--jobs`), in an environment with orch. Each cluster has a seed of its
+own, so that a table does not depend on their number; a row is printed as soon as it is complete."""
 
 from __future__ import annotations
 

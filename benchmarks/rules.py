@@ -10,7 +10,7 @@ drift of a repeat removed. Printed are the clean clusters in which any node fail
 that do not: by group of noise, by kind of noise, on the medians of all repeats in place of what the
 rule looks at, with a reference of another day, and with limits set for equal false alarms.
 
-It needs the standard library alone. Each cluster has a seed of its own; of more than 128 nodes
+It needs an environment with orch. Each cluster has a seed of its own; of more than 128 nodes
 there are fewer clusters.
 """
 
